@@ -1,0 +1,92 @@
+"""What this node knows of the job it runs, kept on the shared storage for whoever follows.
+
+Used by the agent, the guard and the after-stop script; standard library only. All of it is read from the environment
+that systemd gives the unit (TORCHRUN_RUN_DIR, TORCHRUN_LAUNCH, TORCHRUN_HOST, TORCHRUN_NODE_RANK).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+# Exit statuses of the unit, from sysexits.h where one fits.
+EXIT_FAILED = 70  # the job has failed for good: systemd must not try again
+EXIT_TRY_AGAIN = 75  # this agent lost the others: systemd starts it again and it rejoins
+EXIT_STOPPED = 143  # ended by SIGTERM: a stop, not a failure
+
+
+def run_dir() -> Path:
+    """Return the run folder of this job."""
+    return Path(os.environ["TORCHRUN_RUN_DIR"])
+
+
+def node_file() -> Path:
+    """Return the file in which this host reports its state."""
+    return run_dir() / "nodes" / f"{os.environ['TORCHRUN_HOST']}.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object; an absent or half-written file is an empty one."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _temporary(path: Path, value: dict[str, Any]) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.environ['TORCHRUN_HOST']}.{os.getpid()}")
+    temporary.write_text(json.dumps(value) + "\n")
+    return temporary
+
+
+def report(state: str, **details: Any) -> None:
+    """Replace this host's report atomically. A full or vanished storage must not end the job, so it is only said."""
+    value = {
+        "launch": os.environ["TORCHRUN_LAUNCH"],
+        "host": os.environ["TORCHRUN_HOST"],
+        "node_rank": int(os.environ["TORCHRUN_NODE_RANK"]),
+        "state": state,
+        "since": time.time(),
+        **details,
+    }
+    path = node_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _temporary(path, value).replace(path)
+    except OSError as error:
+        print(f"torchrun agent: could not report the state {state} to {path}: {error.strerror}.", flush=True)  # noqa: T201 (goes to the journal)
+
+
+def last_report() -> dict[str, Any]:
+    """Return what this host reported last for this launch, else an empty dict."""
+    value = read_json(node_file())
+    return value if value.get("launch") == os.environ["TORCHRUN_LAUNCH"] else {}
+
+
+def outcome() -> dict[str, Any]:
+    """Return how this launch ended (`status`: finished, failed or stopped), else an empty dict."""
+    value = read_json(run_dir() / "outcome.json")
+    return value if value.get("launch") == os.environ["TORCHRUN_LAUNCH"] else {}
+
+
+def conclude(status: str, **details: Any) -> None:
+    """Say once for the whole job how it ended; the first to say it is right, whatever others find later."""
+    path = run_dir() / "outcome.json"
+    value = {
+        "launch": os.environ["TORCHRUN_LAUNCH"],
+        "status": status,
+        "host": os.environ["TORCHRUN_HOST"],
+        "time": time.time(),
+        **details,
+    }
+    with contextlib.suppress(OSError):
+        temporary = _temporary(path, value)
+        try:
+            os.link(temporary, path)  # fails where the file exists: unlike a rename, it never replaces
+        finally:
+            temporary.unlink()
