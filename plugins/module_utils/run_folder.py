@@ -1,0 +1,135 @@
+"""A job's run folder and unit, as modules see them on a node. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+JOBS_DIR = Path("/etc/torchrun/jobs")
+
+
+@contextlib.contextmanager
+def acting_as(user: str) -> Iterator[None]:
+    """Work on files as `user`: root is nobody on storage that squashes it. Without root's rights it changes nothing."""
+    if os.geteuid() != 0:
+        yield
+        return
+    account = pwd.getpwnam(user)
+    groups = os.getgroups()
+    os.setgroups([account.pw_gid])
+    os.setegid(account.pw_gid)
+    os.seteuid(account.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object; an absent, unreadable or half-written file is an empty one."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write_file(path: Path, text: str, mode: int) -> None:
+    """Replace a file atomically; never readable by more than `mode` allows, not even for a moment."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+
+
+def read_environment_file(job: str) -> dict[str, str]:
+    """Return the variables of a job's environment file on this host; empty where the host has none."""
+    variables: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in (JOBS_DIR / f"{job}.env").read_text().splitlines():
+            name, found, quoted = line.partition("=")
+            if found and not name.startswith("#"):
+                variables[name] = re.sub(r"\\(.)", r"\1", quoted[1:-1])
+    return variables
+
+
+def unit_state(job: str) -> dict[str, str]:
+    """Return ActiveState, Result, NRestarts and UnitFileState of the job's unit on this host."""
+    names = "ActiveState,SubState,Result,NRestarts,UnitFileState"
+    done = subprocess.run(
+        ["systemctl", "show", f"torchrun@{job}.service", f"--property={names}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    pairs = (line.partition("=") for line in done.stdout.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def is_wanted(state: dict[str, str]) -> bool:
+    """Tell whether the unit runs, or waits to be started again."""
+    return state.get("ActiveState") in ("active", "activating", "reloading", "deactivating")
+
+
+def jobs_on_host() -> dict[str, dict[str, str]]:
+    """Return the environment of every job whose unit runs on this host, by job name."""
+    found = {}
+    for path in sorted(JOBS_DIR.glob("*.env")):
+        if is_wanted(unit_state(path.stem)):
+            found[path.stem] = read_environment_file(path.stem)
+    return found
+
+
+def node_reports(run_dir: Path, launch: str) -> dict[str, dict[str, Any]]:
+    """Return what each host last reported for this launch, by host name."""
+    reports = (read_json(path) for path in sorted((run_dir / "nodes").glob("*.json")))
+    return {report["host"]: report for report in reports if report.get("launch") == launch and "host" in report}
+
+
+def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the complete JSON lines of `path` from byte `offset` on, and the offset behind them."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except OSError:
+        return [], offset
+    complete = data.rpartition(b"\n")[0]
+    events = []
+    for line in complete.splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                events.append(event)
+    return events, offset + (len(complete) + 1 if complete else 0)
+
+
+def size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def last_event(path: Path, kind: str, window: int = 65536) -> dict[str, Any]:
+    """Return the last event of a kind among the last `window` bytes of a metrics file; empty where there is none."""
+    events, _ = read_events(path, max(0, size(path) - window))
+    return next((event for event in reversed(events) if event.get("event") == kind), {})

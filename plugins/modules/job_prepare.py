@@ -1,0 +1,112 @@
+#!/usr/bin/python
+"""Ansible module: make the run folder of a launch on the shared storage."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: job_prepare
+short_description: Make the run folder of a launch on the shared storage
+description:
+  - Runs on one member of the job. Writes C(job.yml) and the user's code as it is now.
+  - A run that has finished is moved aside to C(<job>.<launch>); one that stopped or failed is continued in its folder,
+    so that the trainer finds its checkpoints.
+options:
+  run_dir: {description: The run folder., type: path, required: true}
+  user: {description: Account that the job runs as., type: str, required: true}
+  description: {description: What C(job.yml) holds., type: dict, required: true}
+  code_name: {description: File name of the script., type: str}
+  code_text: {description: Text of the script., type: str}
+author: [The ansible-torchrun authors]
+"""
+
+EXAMPLES = r"""
+- name: Make the run folder
+  torchrun.cluster.job_prepare:
+    run_dir: /srv/torchrun/runs/train
+    user: trainer
+    description: {job: train, launch: 20261201T120000-1a2b}
+"""
+
+RETURN = r"""
+moved_to: {description: Where the finished run went., type: str, returned: always}
+continues: {description: Whether an unfinished run of the same program is continued., type: bool, returned: always}
+metrics_offset: {description: Byte of C(metrics.jsonl) at which this launch begins., type: int, returned: always}
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
+
+
+def is_continued(run_dir: Path, program: Any) -> bool:
+    """Tell whether the run in the folder is unfinished and of the same program."""
+    previous = run_folder.read_json(run_dir / "job.yml")
+    outcome = run_folder.read_json(run_dir / "outcome.json")
+    finished = outcome.get("launch") == previous.get("launch") and outcome.get("status") == "finished"
+    return bool(previous) and not finished and previous.get("program") == program
+
+
+def move_aside(run_dir: Path) -> str:
+    """Rename the run folder after its launch and return the new path."""
+    launch = run_folder.read_json(run_dir / "job.yml").get("launch", "earlier")
+    target = run_dir.with_name(f"{run_dir.name}.{launch}")
+    run_dir.rename(target)
+    return str(target)
+
+
+def prepare(params: dict[str, Any]) -> dict[str, Any]:
+    """Make the folder; return what became of the previous run."""
+    run_dir, description = Path(params["run_dir"]), params["description"]
+    continues = is_continued(run_dir, description.get("program"))
+    moved_to = move_aside(run_dir) if run_dir.exists() and not continues else ""
+    for folder in ("code", "nodes", "logs", "checkpoints"):
+        (run_dir / folder).mkdir(parents=True, exist_ok=True)
+    for host in description["nodes"]:
+        (run_dir / "logs" / host["name"]).mkdir(exist_ok=True)
+    # The last launch is over: its outcome and its hosts' reports would be taken for those of this one.
+    (run_dir / "outcome.json").unlink(missing_ok=True)
+    shutil.rmtree(run_dir / "nodes")
+    (run_dir / "nodes").mkdir()
+    if params["code_name"]:
+        run_folder.write_file(run_dir / "code" / params["code_name"], params["code_text"], 0o640)
+    # Metrics of this launch begin here; those of the launches that it continues stand before.
+    description = {**description, "metrics_offset": run_folder.size(run_dir / "metrics.jsonl")}
+    # JSON is YAML: people read it, and nodes need no parser.
+    run_folder.write_file(run_dir / "job.yml", json.dumps(description, indent=2) + "\n", 0o640)
+    return {"moved_to": moved_to, "continues": continues, "metrics_offset": description["metrics_offset"]}
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "run_dir": {"type": "path", "required": True},
+            "user": {"type": "str", "required": True},
+            "description": {"type": "dict", "required": True},
+            "code_name": {"type": "str"},
+            "code_text": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    if module.check_mode:
+        module.exit_json(changed=True, moved_to="", continues=False, metrics_offset=0)
+    os.umask(0o027)
+    try:
+        with run_folder.acting_as(module.params["user"]):
+            result = prepare(module.params)
+    except OSError as error:
+        module.fail_json(
+            msg=f"The run folder {module.params['run_dir']} cannot be written: {error.strerror or error}. "
+            "Check that the shared storage is mounted, has space, and belongs to "
+            f"{module.params['user']}; site.yml sets it up."
+        )
+    module.exit_json(changed=True, **result)
+
+
+if __name__ == "__main__":
+    main()

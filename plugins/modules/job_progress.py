@@ -1,0 +1,95 @@
+#!/usr/bin/python
+"""Ansible module: wait for news of a job and return them."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: job_progress
+short_description: Wait for news of a job and return them
+description:
+  - Looks at the run folder until something has changed since the last call, or O(wait) seconds have passed.
+  - Changes nothing.
+options:
+  job: {description: Name of the job., type: str, required: true}
+  launch: {description: Id of the launch., type: str, required: true}
+  run_dir: {description: The run folder., type: path, required: true}
+  user: {description: Account that the job runs as., type: str, required: true}
+  offset: {description: "Byte of C(metrics.jsonl) to read from; the first call skips long ago.", type: int, default: 0}
+  seen: {description: The C(digest) of the last call., type: str, default: ""}
+  wait: {description: Seconds to wait for news at most., type: float, default: 20}
+author: [The ansible-torchrun authors]
+"""
+
+EXAMPLES = r"""
+- name: Wait for news
+  torchrun.cluster.job_progress:
+    job: train
+    launch: 20261201T120000-1a2b
+    run_dir: /srv/torchrun/runs/train
+    user: trainer
+"""
+
+RETURN = r"""
+events: {description: New lines of C(metrics.jsonl)., type: list, returned: always}
+offset: {description: Where to read on., type: int, returned: always}
+nodes: {description: What each host last reported., type: dict, returned: always}
+outcome: {description: How the launch ended; empty while it runs., type: dict, returned: always}
+unit: {description: State of this host's unit., type: dict, returned: always}
+digest: {description: Changes when a host's report, the outcome or the unit changes., type: str, returned: always}
+"""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
+
+# How often the folder is looked at: well under a step of any training, well over the cost of a look.
+LOOK_SECONDS = 0.25
+# Who comes back to a long run wants its end, not its whole history.
+HISTORY_BYTES = 65536
+
+
+def look(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the job now."""
+    run_dir = Path(params["run_dir"])
+    with run_folder.acting_as(params["user"]):
+        if not params["seen"]:
+            params["offset"] = max(params["offset"], run_folder.size(run_dir / "metrics.jsonl") - HISTORY_BYTES)
+        events, offset = run_folder.read_events(run_dir / "metrics.jsonl", params["offset"])
+        nodes = run_folder.node_reports(run_dir, params["launch"])
+        outcome = run_folder.read_json(run_dir / "outcome.json")
+    if outcome.get("launch") != params["launch"]:
+        outcome = {}
+    unit = run_folder.unit_state(params["job"])
+    digest = hashlib.sha256(json.dumps([nodes, outcome, unit], sort_keys=True).encode()).hexdigest()
+    return {"events": events, "offset": offset, "nodes": nodes, "outcome": outcome, "unit": unit, "digest": digest}
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "job": {"type": "str", "required": True},
+            "launch": {"type": "str", "required": True},
+            "run_dir": {"type": "path", "required": True},
+            "user": {"type": "str", "required": True},
+            "offset": {"type": "int", "default": 0},
+            "seen": {"type": "str", "default": ""},
+            "wait": {"type": "float", "default": 20.0},
+        },
+        supports_check_mode=True,
+    )
+    deadline = time.monotonic() + module.params["wait"]
+    while True:
+        state = look(module.params)
+        if state["events"] or state["digest"] != module.params["seen"] or time.monotonic() >= deadline:
+            module.exit_json(changed=False, **state)
+        time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+#!/usr/bin/python
+"""Ansible module: start this host's agent of a job."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: job_start
+short_description: Start this host's agent of a job
+description:
+  - Writes the environment file, enables the unit (so that a rebooted node rejoins) and starts it.
+  - An agent that already runs for this launch is left alone.
+options:
+  job: {description: Name of the job., type: str, required: true}
+  launch: {description: Id of the launch., type: str, required: true}
+  environment_file: {description: Text of the environment file., type: str, required: true}
+author: [The ansible-torchrun authors]
+"""
+
+EXAMPLES = r"""
+- name: Start the agent
+  torchrun.cluster.job_start:
+    job: train
+    launch: 20261201T120000-1a2b
+    environment_file: |
+      PET_NNODES="2"
+"""
+
+RETURN = r""" # """
+
+import subprocess
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
+
+
+def start(module: AnsibleModule, params: dict[str, Any]) -> None:
+    """Write the file, then enable and start the unit without waiting for the rendezvous."""
+    unit = f"torchrun@{params['job']}.service"
+    run_folder.write_file(run_folder.JOBS_DIR / f"{params['job']}.env", params["environment_file"], 0o600)
+    for command in (
+        # A unit that failed too often stays refused until its count is reset; it fails where there is nothing to reset.
+        ["systemctl", "reset-failed", unit],
+        ["systemctl", "--quiet", "enable", unit],
+        ["systemctl", "restart", unit],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0 and "reset-failed" not in command:
+            module.fail_json(
+                msg=f"{unit} did not start ({done.stderr.strip() or 'no message'}): "
+                f"read `journalctl -u {unit}` on this host."
+            )
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "job": {"type": "str", "required": True},
+            "launch": {"type": "str", "required": True},
+            # It may hold the user's tokens.
+            "environment_file": {"type": "str", "required": True, "no_log": True},
+        },
+        supports_check_mode=True,
+    )
+    job, launch = module.params["job"], module.params["launch"]
+    running = run_folder.is_wanted(run_folder.unit_state(job))
+    if running and run_folder.read_environment_file(job).get("TORCHRUN_LAUNCH") == launch:
+        module.exit_json(changed=False)
+    if not module.check_mode:
+        try:
+            start(module, module.params)
+        except OSError as error:
+            module.fail_json(
+                msg=f"The environment file of the job {job} cannot be written to {run_folder.JOBS_DIR}: "
+                f"{error.strerror or error}. Run site.yml, then launch again."
+            )
+    module.exit_json(changed=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+#!/usr/bin/python
+"""Ansible module: the jobs that this host knows, and how they are."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: job_status
+short_description: The jobs that this host knows, and how they are
+description:
+  - One entry a job that was launched on this host, from its unit, its environment file and the run folder.
+  - Changes nothing.
+options:
+  job: {description: Only this job; every job when empty., type: str, default: ""}
+  shared_path: {description: The shared storage., type: path, required: true}
+  user: {description: Account that jobs run as., type: str, required: true}
+author: [The ansible-torchrun authors]
+"""
+
+EXAMPLES = r"""
+- name: Ask for every job
+  torchrun.cluster.job_status:
+    shared_path: /srv/torchrun
+    user: trainer
+"""
+
+RETURN = r"""
+jobs: {description: The state of each job on this host, by job name., type: dict, returned: always}
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
+
+
+def state_of(job: str, runs: Path, user: str) -> dict[str, Any]:
+    """Return one job's state on this host. Times are unix seconds; `ranks` is [first, last] or None."""
+    variables = run_folder.read_environment_file(job)
+    unit = run_folder.unit_state(job)
+    with run_folder.acting_as(user):
+        reports = run_folder.node_reports(runs / job, variables.get("TORCHRUN_LAUNCH", ""))
+        step = run_folder.last_event(runs / job / "metrics.jsonl", "step")
+        start = run_folder.last_event(runs / job / "metrics.jsonl", "start")
+    report = reports.get(variables.get("TORCHRUN_HOST", ""), {})
+    state = report.get("state", "unknown")
+    if unit.get("ActiveState") == "failed" and state not in ("failed", "finished", "stopped"):
+        state = f"failed ({unit.get('Result')})"
+    return {
+        "state": state,
+        "launch": variables.get("TORCHRUN_LAUNCH", ""),
+        "node_rank": int(variables.get("TORCHRUN_NODE_RANK", "-1")),
+        "nproc_per_node": int(variables.get("PET_NPROC_PER_NODE", "0")),
+        "ranks": report.get("ranks"),
+        "world_size": report.get("world_size"),
+        "since": report.get("since"),
+        "restarts": int(unit.get("NRestarts") or 0),
+        "step": step.get("step"),
+        "steps": start.get("steps"),
+        "loss": step.get("loss"),
+    }
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "job": {"type": "str", "default": ""},
+            "shared_path": {"type": "path", "required": True},
+            "user": {"type": "str", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    runs = Path(module.params["shared_path"]) / "runs"
+    names = sorted(path.stem for path in run_folder.JOBS_DIR.glob("*.env"))
+    wanted = [name for name in names if module.params["job"] in ("", name)]
+    module.exit_json(changed=False, jobs={name: state_of(name, runs, module.params["user"]) for name in wanted})
+
+
+if __name__ == "__main__":
+    main()
