@@ -89,7 +89,8 @@ def check_storage(shared_path: Path, user: str) -> None:
         usable = os.access(runs, os.W_OK | os.X_OK, effective_ids=True)
     if not usable:
         raise PreflightError(
-            f"{user} cannot write to {runs} on this host: mount the shared storage, then run `ansible-playbook site.yml`."
+            f"{user} cannot write to {runs} on this host: mount the shared storage, then run "
+            "`ansible-playbook site.yml`."
         )
 
 

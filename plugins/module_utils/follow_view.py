@@ -1,0 +1,148 @@
+"""What a person sees while following a job: phases, progress, result. Pure: fed with looks, it returns lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+# Seconds between two lines of progress; the first and the last step are always shown.
+LINE_SECONDS = 5.0
+
+
+def failure_sentence(job: str, nodes: Mapping[str, Any], outcome: Mapping[str, Any]) -> str:
+    """Return why the job failed: the failure that came first in time, for the others follow from it."""
+    failures = [(node["failure"], host) for host, node in nodes.items() if node.get("failure")]
+    if outcome.get("failure"):
+        failures.append((outcome["failure"], outcome["host"]))
+    if not failures:
+        return f"The job {job} failed on {outcome.get('host', 'a host')}: read its log with logs.yml -e job={job}."
+    failure, host = min(failures, key=lambda pair: pair[0].get("time", 0.0))
+    said = f": {failure['message'].rstrip('.')}" if failure.get("message") else ""
+    log = f" Its log: {failure['log']}." if failure.get("log") else ""
+    return (
+        f"The job {job} failed on {host}: rank {failure['rank']} {failure['how']}{said}.{log} "
+        f"The lines of all hosts: ansible-playbook playbooks/logs.yml -e job={job}"
+    )
+
+
+class FollowView:
+    """Turns successive looks at a job (results of job_progress) into lines, each said once.
+
+    `members` are host names in node_rank order; `began` is the unix time of the launch.
+    """
+
+    def __init__(self, job: str, run_dir: str, members: list[str], began: float) -> None:
+        self.job, self.run_dir, self.members, self.began = job, run_dir, members, began
+        self.phase = ""
+        self.attempts: dict[str, int] = {}
+        self.start: dict[str, Any] = {}
+        self.step: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.said_at = 0.0
+        self.first_step_at: float | None = None
+        self.everyone_runs = False
+
+    def update(self, look: Mapping[str, Any]) -> list[str]:
+        """Return the lines that this look adds."""
+        lines = self._phases(look["nodes"])
+        for event in look["events"]:
+            handler = getattr(self, f"_on_{event.get('event')}", None)
+            if handler:
+                lines += handler(event)
+        return lines
+
+    def _phases(self, nodes: Mapping[str, Any]) -> list[str]:
+        lines = []
+        running = [host for host in self.members if nodes.get(host, {}).get("state") in ("running", "finished")]
+        self.everyone_runs = len(running) == len(self.members)
+        for host in running:
+            attempt = nodes[host].get("attempt", self.attempts.get(host, 0))
+            if attempt > self.attempts.get(host, 0):
+                lines.append(f"{host}: its workers were started again (restart {attempt})")
+            self.attempts[host] = attempt
+        if self.everyone_runs:
+            phase = "all " + ", ".join(f"{host} {_ranks(nodes[host])}" for host in self.members)
+            line = f"rendezvous {len(running)}/{len(self.members)}: world size {_world(nodes, running)}, {phase[4:]}"
+        else:
+            missing = [host for host in self.members if host not in running]
+            phase = "waiting " + ",".join(missing)
+            line = f"rendezvous {len(running)}/{len(self.members)}: waiting for {', '.join(missing)}"
+        over = all(nodes.get(host, {}).get("state") in ("finished", "stopped", "failed") for host in self.members)
+        if phase != self.phase and not over:
+            self.phase = phase
+            lines.append(line)
+        return lines
+
+    def _on_start(self, event: dict[str, Any]) -> list[str]:
+        self.start, self.step, self.end = event, {}, {}
+        resumed = f", from step {event['start_step']}" if event.get("start_step") else ""
+        entropy = event.get("unigram_entropy")
+        below = f", unigram entropy of the corpus {entropy:.3f}" if entropy else ""
+        return [
+            f"training on {event.get('device', '?')} ({event.get('backend', '?')}): {event.get('parameters', 0):,} "
+            f"parameters, {event.get('steps', '?')} steps of {event.get('batch_size', '?')} samples{resumed}{below}"
+        ]
+
+    def _on_step(self, event: dict[str, Any]) -> list[str]:
+        earlier, self.step = self.step, event
+        if self.first_step_at is None:
+            self.first_step_at = event["time"]
+            self.said_at = event["time"]
+            return [f"first step {event['time'] - self.began:.1f} s after the launch"]
+        if event["time"] - self.said_at < LINE_SECONDS:
+            return []
+        self.said_at = event["time"]
+        return [self._progress(event, earlier)]
+
+    def _progress(self, event: dict[str, Any], earlier: dict[str, Any]) -> str:
+        steps = self.start.get("steps")
+        eta = ""
+        if steps and earlier and event["step"] > earlier["step"]:
+            per_step = (event["time"] - earlier["time"]) / (event["step"] - earlier["step"])
+            eta = f"  ETA {timedelta(seconds=round(per_step * (steps - event['step'])))}"
+        of = f"/{steps}" if steps else ""
+        return f"step {event['step']}{of}  loss {event['loss']:.3f}  {event.get('samples_per_s', 0):.0f} samples/s{eta}"
+
+    def _on_checkpoint(self, event: dict[str, Any]) -> list[str]:
+        return [f"checkpoint of step {event['step']}: {event['path']}"]
+
+    def _on_end(self, event: dict[str, Any]) -> list[str]:
+        self.end = event
+        return []
+
+    def result(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result: world size, last step, final loss, samples/s, and where things are."""
+        last = self.end or self.step
+        return {
+            "job": self.job,
+            "world_size": _world(nodes, [host for host in self.members if host in nodes]),
+            "step": last.get("step"),
+            "loss": last.get("loss"),
+            "samples_per_s": last.get("samples_per_s"),
+            "run_dir": self.run_dir,
+            "report": self.end.get("report"),
+        }
+
+    def result_lines(self, result: Mapping[str, Any], status: str) -> list[str]:
+        """Return the result as lines for a person."""
+        lines = [f"job {self.job} {status}: world size {result['world_size']}"]
+        if result["step"] is not None:
+            lines[0] += (
+                f", step {result['step']}, final loss {result['loss']:.3f}, {result['samples_per_s']:.0f} samples/s"
+            )
+        if result["report"]:
+            lines.append(f"report       {result['report']}")
+        lines.append(f"logs         {self.run_dir}/logs/<host>/")
+        if result["step"] is not None:
+            lines.append(f"checkpoints  {self.run_dir}/checkpoints/")
+        return lines
+
+
+def _ranks(node: Mapping[str, Any]) -> str:
+    first, last = node.get("ranks") or (None, None)
+    return f"rank {first}" if first == last else f"ranks {first}-{last}"
+
+
+def _world(nodes: Mapping[str, Any], hosts: list[str]) -> int | None:
+    return next((nodes[host]["world_size"] for host in hosts if nodes[host].get("world_size")), None)
