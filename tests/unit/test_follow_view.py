@@ -1,0 +1,67 @@
+"""What a person sees while following a job."""
+
+from __future__ import annotations
+
+from ansible_collections.torchrun.cluster.plugins.module_utils.follow_view import FollowView, failure_sentence
+
+RENDEZVOUS = {"node1": {"state": "rendezvous"}, "node2": {"state": "rendezvous"}}
+HALF = {"node1": {"state": "running", "ranks": [0, 1], "world_size": 3}, "node2": {"state": "rendezvous"}}
+ALL = {**HALF, "node2": {"state": "running", "ranks": [2, 2], "world_size": 3}}
+
+
+def view() -> FollowView:
+    return FollowView("train", "/srv/torchrun/runs/train", ["node1", "node2"], began=100.0)
+
+
+def look(nodes: dict, *events: dict) -> dict:
+    return {"nodes": nodes, "events": list(events)}
+
+
+def test_phases_are_said_once_each():
+    following = view()
+    assert following.update(look(RENDEZVOUS)) == ["rendezvous 0/2: waiting for node1, node2"]
+    assert following.update(look(RENDEZVOUS)) == []
+    assert following.update(look(HALF)) == ["rendezvous 1/2: waiting for node2"]
+    assert following.update(look(ALL)) == ["rendezvous 2/2: world size 3, node1 ranks 0-1, node2 rank 2"]
+    assert following.update(look(ALL)) == []
+
+
+def test_the_first_step_is_said_at_once_and_later_ones_every_few_seconds():
+    following = view()
+    following.update(look(ALL, {"event": "start", "steps": 100, "time": 104.0}))
+    step = {"event": "step", "loss": 5.0, "samples_per_s": 10.0}
+    assert following.update(look(ALL, {**step, "step": 1, "time": 105.0})) == ["first step 5.0 s after the launch"]
+    assert following.update(look(ALL, {**step, "step": 2, "time": 106.0})) == []
+    (line,) = following.update(look(ALL, {**step, "step": 10, "time": 114.0}))
+    assert line.startswith("step 10/100  loss 5.000  10 samples/s  ETA 0:01:30")
+
+
+def test_a_restart_of_workers_is_said():
+    following = view()
+    following.update(look(ALL))
+    again = {**ALL, "node2": {**ALL["node2"], "attempt": 1}}
+    assert "node2: its workers were started again (restart 1)" in following.update(look(again))
+
+
+def test_the_result_has_world_size_loss_and_paths():
+    following = view()
+    end = {"event": "end", "step": 100, "loss": 2.0, "samples_per_s": 9.0, "report": "/r.html", "time": 1.0}
+    following.update(look(ALL, {"event": "start", "steps": 100}, end))
+    result = following.result(ALL)
+    assert (result["world_size"], result["loss"], result["step"]) == (3, 2.0, 100)
+    text = "\n".join(following.result_lines(result, "finished"))
+    assert "world size 3" in text
+    assert "final loss 2.000" in text
+    assert "/r.html" in text
+    assert "runs/train/checkpoints" in text
+
+
+def test_the_failure_that_came_first_is_the_cause():
+    nodes = {
+        "node1": {"failure": {"rank": 0, "how": "exited with 1", "message": "Connection closed by peer", "time": 9.0}},
+        "node2": {
+            "failure": {"rank": 2, "how": "exited with 3", "message": "ValueError: boom", "time": 8.0, "log": "/l"}
+        },
+    }
+    sentence = failure_sentence("train", nodes, {"host": "node1", "failure": nodes["node1"]["failure"]})
+    assert sentence.startswith("The job train failed on node2: rank 2 exited with 3: ValueError: boom. Its log: /l.")
