@@ -1,4 +1,4 @@
-"""What runs on a node around torchrun: the guard in each worker, the agent, and the report after the unit has stopped."""
+"""What runs on a node around torchrun: the guard in each worker, the agent, the report after the unit has stopped."""
 
 from __future__ import annotations
 
