@@ -18,57 +18,24 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
+
+from cluster import ROOT, TOOLS, Node, read_inventory
+
 RESULTS = ROOT / "bench/results"
+# Both sides find their connections open: neither pays for the handshake.
+SHARED_CONNECTION = ["-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/bench-%C", "-o", "ControlPersist=300s"]
 TRAINER_OPTIONS = ["--steps", "3"]
 PORT = 29511
-TOOLS = Path(sys.executable).parent
-
-
-@dataclass(frozen=True)
-class Node:
-    """A host of the inventory, in the order of the group: node_rank."""
-
-    name: str
-    address: str
-    nproc_per_node: int
-    ssh: list[str]
-
-
-def read_inventory(options: list[str]) -> tuple[list[Node], str]:
-    """Return the nodes and the path of the shared storage."""
-    done = subprocess.run(
-        [str(TOOLS / "ansible-inventory"), *options, "--list"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    inventory = json.loads(done.stdout)
-    hosts = inventory["_meta"]["hostvars"]
-    nodes = []
-    for name in inventory["nodes"]["hosts"]:
-        variables = hosts[name]
-        ssh = ["ssh", "-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/bench-%C", "-o", "ControlPersist=300s"]
-        ssh += shlex.split(variables.get("ansible_ssh_common_args", ""))
-        if "ansible_ssh_private_key_file" in variables:
-            ssh += ["-i", variables["ansible_ssh_private_key_file"]]
-        ssh.append(f"{variables.get('ansible_user', 'root')}@{variables['ansible_host']}")
-        address = variables.get("cluster_addr", variables["ansible_host"])
-        nodes.append(Node(name, address, int(variables.get("nproc_per_node", 1)), ssh))
-    path = hosts[inventory["nodes"]["hosts"][0]].get("shared_storage_path", "/srv/torchrun")
-    return nodes, path
-
-
-def remote(node: Node, command: str) -> str:
-    """Run a shell command on a node as root and return its output."""
-    done = subprocess.run([*node.ssh, f"sudo sh -c {shlex.quote(command)}"], capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 def first_step(node: Node, run_dir: str) -> float:
     """Return the unix time of the first optimizer step in a run folder."""
-    for line in remote(node, f"cat {run_dir}/metrics.jsonl").splitlines():
+    for line in node.run(f"cat {run_dir}/metrics.jsonl").stdout.splitlines():
         event = json.loads(line)
         if event["event"] == "step":
             return float(event["time"])
@@ -89,14 +56,14 @@ def by_playbook(nodes: list[Node], shared: str, options: list[str]) -> float:
     if done.returncode != 0:
         raise RuntimeError(f"train.yml failed:\n{done.stdout}{done.stderr}")
     seconds = first_step(nodes[0], f"{shared}/runs/bench-launch") - began
-    remote(nodes[0], f"rm -rf {shared}/runs/bench-launch*")
+    nodes[0].run(f"rm -rf {shared}/runs/bench-launch*")
     return seconds
 
 
 def by_hand(nodes: list[Node], shared: str) -> float:
     """Launch with one torchrun a node over SSH, all at once; return the seconds to the first step."""
     run_dir = f"{shared}/runs/bench-by-hand"
-    remote(nodes[0], f"install -d -o trainer -g trainer {run_dir}")
+    nodes[0].run(f"install -d -o trainer -g trainer {run_dir}")
     commands = []
     for rank, node in enumerate(nodes):
         environment = {
@@ -122,13 +89,13 @@ def by_hand(nodes: list[Node], shared: str) -> float:
         if process.returncode != 0:
             raise RuntimeError(f"torchrun by hand failed:\n{stderr}")
     seconds = first_step(nodes[0], run_dir) - began
-    remote(nodes[0], f"rm -rf {run_dir}")
+    nodes[0].run(f"rm -rf {run_dir}")
     return seconds
 
 
 def interface_of(node: Node) -> str:
     """Return the interface that owns the node's address."""
-    for link in json.loads(remote(node, "ip -json address show")):
+    for link in json.loads(node.run("ip -json address show").stdout):
         if any(entry.get("local") == node.address for entry in link["addr_info"]):
             return str(link["ifname"])
     raise RuntimeError(f"{node.name} does not own {node.address}")
@@ -158,7 +125,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of both, in turn (default 5)")
     arguments = parser.parse_args()
     options = ["-i", arguments.inventory] if arguments.inventory else []
-    nodes, shared = read_inventory(options)
+    nodes = [replace(node, ssh_options=[*SHARED_CONNECTION, *node.ssh_options]) for node in read_inventory(options)]
+    shared = nodes[0].variables.get("shared_storage_path", "/srv/torchrun")
     # The first launch prepares the corpus and opens every connection: neither side's to pay.
     by_playbook(nodes, shared, options)
     seconds: dict[str, list[float]] = {"by_hand": [], "train_yml": []}

@@ -1,0 +1,107 @@
+"""Wrong input: one sentence that names it, and nothing on a node changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cluster
+import pytest
+import yaml
+from conftest import INVENTORY, Play
+
+WRONG = {
+    "an unknown variable": ("train.yml", "-e nnode=2", ["nnode", "nnodes"]),
+    "more nodes than there are": ("train.yml", "-e nnodes=3", ["nnodes", "3", "2"]),
+    "no nodes": ("train.yml", "-e nnodes=0", ["nnodes", "0"]),
+    "a word for a number": ("train.yml", "-e nnodes=two", ["nnodes", "two"]),
+    "a script that does not exist": ("train.yml", "-e script=/nowhere/train.py", ["/nowhere/train.py"]),
+    "a script and a module": ("train.yml", f"-e script={__file__} -e module=m", ["script", "module"]),
+    "a wrong backend": ("train.yml", "-e rdzv_backend=etcd", ["rdzv_backend", "etcd"]),
+    "a wrong type of a role's variable": ("site.yml", "-e firewall_enabled=perhaps", ["firewall_enabled"]),
+    "a typo in a host name": ("site.yml", "--limit nod1", ["nod1", "node1"]),
+    "no processes": ("train.yml", "-e nproc_per_node=0", ["nproc_per_node"]),
+    "a job that no host knows": ("playbooks/stop.yml", "-e job=trian", ["trian"]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_options_are_refused_before_anything_changes(
+    play: Play, state_of_nodes: Callable[[], list[str]], what: str
+):
+    playbook, words, named = WRONG[what]
+    before = state_of_nodes()
+    done = play(playbook, words)
+    assert done.status != 0, done.output
+    said = " ".join(done.errors) or done.output
+    assert all(name in said for name in named), said
+    assert "Traceback" not in done.output
+    assert done.changed == {}
+    assert state_of_nodes() == before
+
+
+@pytest.fixture
+def inventory_with(tmp_path: Path, nodes: list[cluster.Node]) -> Callable[[dict[str, dict[str, object]]], Path]:
+    """Return a function that writes an inventory of the same nodes with other variables for some of them."""
+
+    def write(changes: dict[str, dict[str, object]]) -> Path:
+        kept = ("ansible_", "cluster_addr", "nproc_per_node", "shared_storage_")
+        hosts = {
+            node.name: {name: value for name, value in node.variables.items() if name.startswith(kept)}
+            | changes.get(node.name, {})
+            for node in nodes
+        }
+        path = tmp_path / "hosts.yml"
+        path.write_text(yaml.safe_dump({"nodes": {"hosts": json.loads(json.dumps(hosts))}}))
+        return path
+
+    return write
+
+
+WRONG_HOSTS = {
+    "two hosts with one node_rank": ({"node1": {"node_rank": 0}, "node2": {"node_rank": 0}}, ["node_rank", "node2"]),
+    "nproc_per_node: 0": ({"node2": {"nproc_per_node": 0}}, ["nproc_per_node", "node2"]),
+    "a loopback address": ({"node2": {"cluster_addr": "127.0.0.1"}}, ["cluster_addr", "node2"]),
+    "a typo in a variable": ({"node2": {"nproc_per_nod": 1}}, ["nproc_per_nod", "nproc_per_node", "node2"]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_HOSTS)
+def test_a_wrong_inventory_is_refused_before_anything_changes(
+    play: Play,
+    state_of_nodes: Callable[[], list[str]],
+    inventory_with: Callable[[dict[str, dict[str, object]]], Path],
+    what: str,
+):
+    changes, named = WRONG_HOSTS[what]
+    before = state_of_nodes()
+    for playbook in ("train.yml", "site.yml"):
+        done = play(playbook, inventory=inventory_with(changes))
+        assert done.status != 0, done.output
+        assert all(name in " ".join(done.errors) for name in named), done.errors
+        assert "Traceback" not in done.output
+    assert state_of_nodes() == before
+
+
+@pytest.fixture
+def dead_node(nodes: list[cluster.Node]) -> Iterator[cluster.Node]:
+    """The last node, with its sshd stopped: it answers no more, until the test is over."""
+    node = nodes[-1]
+    # By a timer of its own, the node heals itself even if the test is killed.
+    node.run("systemd-run --quiet --unit=heal --on-active=60 systemctl start ssh")
+    node.run("systemctl stop ssh.socket ssh.service; pkill -f 'sshd: ' || true", check=False)
+    yield node
+    wait = "for _ in $(seq 1000); do systemctl is-active --quiet ssh && exit 0; sleep 0.1; done; exit 1"
+    podman = cluster.ROOT / "local/podman"
+    cluster.subprocess.run([podman, "exec", node.variables["local_container"], "systemctl", "start", "ssh"], check=True)
+    cluster.subprocess.run([podman, "exec", node.variables["local_container"], "sh", "-c", wait], check=True)
+
+
+def test_a_dead_host_is_named_and_nothing_is_started(play: Play, nodes: list[cluster.Node], dead_node: cluster.Node):
+    done = play("train.yml", "-e nnodes=2 -e job=nobody")
+    assert done.status != 0
+    assert dead_node.name in {result["host"] for result in done.results() if result.get("unreachable")}
+    assert done.changed == {}
+    assert nodes[0].run("ls /etc/torchrun/jobs/nobody.env", check=False).returncode != 0
+    assert INVENTORY.exists()
