@@ -42,6 +42,20 @@ def subnet_for(checkout: str, scenario: str, network: str) -> ipaddress.IPv4Netw
     return subnet
 
 
+def user_of(subnet: str, routes: Sequence[Mapping[str, Any]], bridge: str) -> str:
+    """Return the interface whose route overlaps the subnet, '' when it is free; `routes` are those of `ip -json route`.
+
+    The default route overlaps everything and counts for nothing, and neither does the nodes' own bridge.
+    """
+    wanted = ipaddress.IPv4Network(subnet)
+    for route in routes:
+        if route.get("dst", "default") == "default" or route.get("dev") == bridge:
+            continue
+        if wanted.overlaps(ipaddress.IPv4Network(route["dst"], strict=False)):
+            return str(route.get("dev", route["dst"]))
+    return ""
+
+
 def _checked_name(name: Any, where: str) -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise LocalNodesError(f"{where} `{name}` is no name: use up to 40 lower-case letters, digits and hyphens.")
@@ -111,6 +125,7 @@ def plan(description: Mapping[str, Any], checkout: str) -> dict[str, Any]:
         address = subnet.network_address + 11 + number
         hosts[name] = {
             "ansible_host": str(address),
+            "ansible_become": True,
             "local_nodes_container": f"torchrun-{identity}-{name}",
             # Fixed, so that a node made again is reached at once and not after the neighbour's cache has expired.
             "local_nodes_mac": "0a:"
@@ -122,7 +137,8 @@ def plan(description: Mapping[str, Any], checkout: str) -> dict[str, Any]:
         "all": {
             "ansible_user": USER,
             "ansible_ssh_private_key_file": f"{state}/keys/{USER}",
-            "ansible_ssh_common_args": f"-o UserKnownHostsFile={state}/known_hosts -o IdentitiesOnly=yes",
+            "ansible_ssh_common_args": f"-o UserKnownHostsFile={state}/known_hosts -o StrictHostKeyChecking=yes"
+            " -o IdentitiesOnly=yes",
             "shared_storage_type": "existing",
             "shared_storage_path": SHARED_PATH,
             "local_nodes_scenario": scenario,

@@ -1,0 +1,178 @@
+"""The run variables of each verb: what may be given with -e, its type and default. Pure; the one place that says so."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.torchrun.cluster.plugins.module_utils.rank_plan import whole_number
+
+HOST_VARIABLES = ("ansible_host", "cluster_addr", "nproc_per_node", "node_rank")
+JOB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What torchrun and the guard decide: changing one of these would give a job wrong ranks.
+DECIDED = re.compile(
+    r"(PET|TORCHRUN|TORCHELASTIC)_\w+|RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
+    r"|TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+)
+
+JOB = {"type": "str", "default": "train", "description": "Name of the job: of its unit and its run folder."}
+VERBS: dict[str, dict[str, dict[str, Any]]] = {
+    "site": {},
+    "status": {"job": {**JOB, "default": "", "description": "Only this job; all of them by default."}},
+    "logs": {
+        "job": JOB,
+        "lines": {"type": "int", "default": 50, "description": "Lines to show, of all hosts together."},
+    },
+    "stop": {"job": JOB},
+    "train": {
+        "job": JOB,
+        "nnodes": {"type": "raw", "description": "Number of nodes, or MIN:MAX (elastic); all hosts by default."},
+        "nproc_per_node": {"type": "raw", "description": "Processes on every node; by default each host's own."},
+        "rdzv_backend": {
+            "type": "str",
+            "default": "c10d",
+            "choices": ["c10d", "static"],
+            "description": "How the nodes meet; static needs one port only, and cannot restart.",
+        },
+        "master_port": {"type": "int", "default": 29400, "description": "Port of the rendezvous on node_rank 0."},
+        "max_restarts": {
+            "type": "int",
+            "description": "Restarts of the workers before the job has failed; 3 by default, 0 with static.",
+        },
+        "script": {"type": "str", "description": "Your script, on this machine; by default the packaged trainer."},
+        "module": {"type": "str", "description": "Instead of script: a module to run with python -m on the nodes."},
+        "script_args": {"type": "list", "elements": "str", "default": [], "description": "Arguments of the program."},
+        "env": {"type": "dict", "default": {}, "description": "Environment variables of the workers."},
+        "wait": {
+            "type": "bool",
+            "default": True,
+            "description": "Follow to the end; false returns after the first step.",
+        },
+    },
+}
+
+
+def given(play_vars: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables that may be options: set by -e, or by the playbook that imports one of ours.
+
+    Not the inventory's: a variable `env` or `script` there is the user's own.
+    """
+    return {**play_vars, **extra}
+
+
+class OptionError(ValueError):
+    """An option is refused; the message is one sentence that names it."""
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most like `name`, or None."""
+    found = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+def unknown_option(name: str, verb: str, known: Iterable[str]) -> str | None:
+    """Return a sentence for a name given with -e that means nothing to this verb, or None."""
+    if name in VERBS[verb] or name in known or name in HOST_VARIABLES or name.startswith("ansible_"):
+        return None
+    candidate = nearest(name, [*VERBS[verb], *known, *HOST_VARIABLES])
+    hint = (
+        f"did you mean `{candidate}`?"
+        if candidate
+        else f"it knows {', '.join(VERBS[verb]) or 'the variables of the roles'}."
+    )
+    return f"`{name}`, given with -e, is no variable of {verb}.yml: {hint}"
+
+
+def unknown_inventory_variable(name: str, host: str, known: Iterable[str], prefixes: Iterable[str]) -> str | None:
+    """Return a sentence for an inventory variable that looks like a typo of one of ours, or None.
+
+    Other variables are the user's own. `prefixes` belong to our roles: what begins with one and is unknown is wrong.
+    """
+    names = [*HOST_VARIABLES, *known]
+    if name in names or name.startswith(("ansible_", "_")):
+        return None
+    candidate = nearest(name, names, cutoff=0.85)
+    if candidate:
+        return f"The variable `{name}` of {host} in the inventory is unknown: did you mean `{candidate}`?"
+    prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+    if prefix:
+        return (
+            f"The variable `{name}` of {host} in the inventory is unknown to the role {prefix.rstrip('_')}: "
+            f"see roles/{prefix.rstrip('_')}/defaults/main.yml, or give it another prefix."
+        )
+    return None
+
+
+def _checked_job(job: str) -> None:
+    if job and not JOB_NAME.fullmatch(job):
+        raise OptionError(f"job is `{job}`: use up to 40 lower-case letters, digits and hyphens, beginning with none.")
+
+
+def _checked_env(env: Mapping[str, Any]) -> dict[str, str]:
+    checked = {}
+    for name, value in env.items():
+        if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
+            raise OptionError(f"env has the name `{name}`, which is no name of an environment variable.")
+        if DECIDED.fullmatch(name):
+            raise OptionError(f"env sets {name}, which torchrun decides for each process: leave it out.")
+        if isinstance(value, (dict, list)) or value is None:
+            raise OptionError(f"env gives {name} no plain value: give a string or a number.")
+        text = str(value)
+        if any(character in text for character in "\n\r\0"):
+            raise OptionError(f"env gives {name} a value with a line break: give it in one line.")
+        checked[name] = text
+    return checked
+
+
+def _checked_script(script: str, directory: Path) -> str:
+    path = directory / Path(script).expanduser()
+    if not path.exists():
+        raise OptionError(f"script is `{script}`, but there is no file {path} on this machine: correct the path.")
+    if not path.is_file():
+        raise OptionError(f"script is `{script}`, but {path} is no file: give the Python file that torchrun runs.")
+    try:
+        path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"script is `{script}`, but {path} cannot be read as text ({error}).") from error
+    return str(path.resolve())
+
+
+def checked(verb: str, options: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the options of a verb after the checks that types cannot make; relative paths are within `directory`."""
+    result = dict(options)
+    _checked_job(result.get("job") or "")
+    if verb == "logs" and not 1 <= result["lines"] <= 100_000:
+        raise OptionError(f"lines is {result['lines']}: give a whole number from 1 to 100000.")
+    if verb != "train":
+        return result
+    if not result["job"]:
+        raise OptionError("job is empty: give the job a name, or leave it out.")
+    if result.get("script") and result.get("module"):
+        raise OptionError("script and module exclude one another: give one of them.")
+    if result.get("script"):
+        result["script"] = _checked_script(result["script"], directory)
+    if result.get("module") and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", result["module"]):
+        raise OptionError(f"module is `{result['module']}`, which is no dotted name of a Python module.")
+    if not 1024 <= result["master_port"] <= 65535:
+        raise OptionError(f"master_port is {result['master_port']}: give a port from 1024 to 65535.")
+    restarts = result.get("max_restarts")
+    if restarts is None:
+        restarts = 0 if result["rdzv_backend"] == "static" else 3
+    if restarts < 0:
+        raise OptionError(f"max_restarts is {restarts}: give a whole number from 0.")
+    if restarts and result["rdzv_backend"] == "static":
+        raise OptionError(
+            f"max_restarts is {restarts}, but with rdzv_backend static the other nodes would not learn of a restart: "
+            "give 0, or use c10d."
+        )
+    if result["rdzv_backend"] == "static" and ":" in str(result.get("nnodes")):
+        raise OptionError(f"nnodes is `{result['nnodes']}`, but rdzv_backend static knows no elastic jobs: use c10d.")
+    if result.get("nproc_per_node") not in (None, "auto") and (whole_number(result["nproc_per_node"]) or 0) < 1:
+        raise OptionError(f"nproc_per_node is `{result['nproc_per_node']}`: give auto, or a whole number from 1.")
+    result["max_restarts"] = restarts
+    result["env"] = _checked_env(result["env"])
+    return result
