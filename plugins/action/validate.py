@@ -11,7 +11,7 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.torchrun.cluster.plugins.module_utils import rank_plan, role_specs, run_options
+from ansible_collections.torchrun.cluster.plugins.module_utils import given_env, rank_plan, role_specs, run_options
 
 DOCUMENTATION = r"""
 module: validate
@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
         self._check_limit(variables["groups"])
         self._check_names(verb, extra, known, names, hostvars)
         self._check_values(known, names, hostvars)
-        options = self._options(verb, extra)
+        options = self._options(verb)
         hosts = [rank_plan.from_inventory(name, self._host_variables(hostvars, name)) for name in names]
         nodes = rank_plan.place(hosts)
         cluster = {
@@ -127,9 +127,9 @@ class ActionModule(ActionBase):
             if problems:
                 raise RefusedError(*(f"For {host}, {problem}" for problem in problems))
 
-    def _options(self, verb: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, verb: str) -> dict[str, Any]:
         """Return the verb's options: given with -e, or by the playbook that imports this one."""
-        given = run_options.given(self._task._parent._play.vars, extra)
+        given = given_env.options_given(self)
         wanted = {name: self._templar.template(given[name]) for name in run_options.VERBS[verb] if name in given}
         options, problems = role_specs.converted(run_options.VERBS[verb], wanted)
         if problems:

@@ -147,7 +147,7 @@ class CallbackModule(CallbackBase):
         host = "" if result.task.run_once else result.host.get_name()
         for stream in ("stderr", "stdout"):
             text = str(content.get(stream) or "").strip()
-            if text and text != message and "rc" in content:
+            if text and text not in message:
                 message += f"\n{text}"
         self.failures.setdefault(message, []).append(host)
 

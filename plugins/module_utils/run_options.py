@@ -112,7 +112,8 @@ def _checked_job(job: str) -> None:
         raise OptionError(f"job is `{job}`: use up to 40 lower-case letters, digits and hyphens, beginning with none.")
 
 
-def _checked_env(env: Mapping[str, Any]) -> dict[str, str]:
+def checked_env(env: Mapping[str, Any]) -> dict[str, str]:
+    """Return environment variables as strings; raise OptionError for a name or value that cannot be one."""
     checked = {}
     for name, value in env.items():
         if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
@@ -174,5 +175,5 @@ def checked(verb: str, options: Mapping[str, Any], directory: Path) -> dict[str,
     if result.get("nproc_per_node") not in (None, "auto") and (whole_number(result["nproc_per_node"]) or 0) < 1:
         raise OptionError(f"nproc_per_node is `{result['nproc_per_node']}`: give auto, or a whole number from 1.")
     result["max_restarts"] = restarts
-    result["env"] = _checked_env(result["env"])
+    result["env"] = checked_env(result["env"])
     return result

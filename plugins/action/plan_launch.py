@@ -1,0 +1,142 @@
+"""Action plugin: plan a launch from what every member answered, and put plan and code on the shared storage."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.torchrun.cluster.plugins.module_utils import given_env, job_env, launch_plan, rank_plan
+
+DOCUMENTATION = r"""
+module: plan_launch
+short_description: Plan a launch from what every member answered, and put plan and code on the shared storage
+description:
+  - Runs once, delegated to the host of node_rank 0, after C(job_preflight) has registered C(__preflight) everywhere.
+  - A job that runs already with the same options is not planned anew; with other options it is refused.
+options: {}
+author: [The ansible-torchrun authors]
+"""
+
+
+class ActionModule(ActionBase):
+    """Decide on the controller, then run job_prepare on the host of node_rank 0."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return `plan`, which start_agent and follow take; `failed` with one sentence when the launch is refused."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        try:
+            return self._plan(variables)
+        except (launch_plan.LaunchError, rank_plan.PlanError) as error:
+            return {"failed": True, "msg": str(error)}
+
+    def _plan(self, variables: dict[str, Any]) -> dict[str, Any]:
+        cluster, launch, options = (variables[name] for name in ("cluster", "launch", "run_options"))
+        hostvars = variables["hostvars"]
+        reports = {host: hostvars[host]["__preflight"]["report"] for host in launch["members"]}
+        launch_plan.check_equal(reports)
+        placed = place(cluster, options, reports)
+        nproc = {node.name: int(node.nproc_per_node or 1) for node in placed.members}
+        gpus = {
+            node.name: launch_plan.gpus_for(
+                node.name, reports[node.name], nproc[node.name], slots(cluster, node.name, reports[node.name])
+            )
+            for node in placed.members
+        }
+        code = Path(options["script"]).read_text(encoding="utf-8") if options["script"] else None
+        env = given_env.environment_of(self)
+        job = options["job"]
+        running = launch_plan.running_launch(reports)
+        identity = running or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
+        specification = launch_plan.specification(identity, options, code, env, nproc)
+        run_dir = f"{cluster['shared_path']}/runs/{job}"
+        plan = {
+            "job": job,
+            "launch": identity,
+            "run_dir": run_dir,
+            "data_dir": f"{cluster['shared_path']}/data",
+            "user": cluster["user"],
+            "nnodes": placed.nnodes,
+            "world_size": placed.world_size,
+            "master_addr": placed.master.address,
+            "members": [node.name for node in placed.members],
+            "hosts": {
+                node.name: {
+                    "host": node.name,
+                    "alias": node.alias,
+                    "node_rank": node.node_rank,
+                    "nproc_per_node": nproc[node.name],
+                    "gpus": gpus[node.name],
+                    **{name: reports[node.name][name] for name in ("interface", "cpus", "python", "trainer_path")},
+                }
+                for node in placed.members
+            },
+            "program": specification["program"],
+            "reports_steps": specification["program"].get("module") == job_env.PACKAGED_TRAINER,
+            "began": time.time(),
+            "runs_already": bool(running),
+        }
+        if running:
+            description = reports[placed.master.name]["description"]
+            launch_plan.check_same(job, description.get("specification", {}), specification)
+            return {
+                "changed": False,
+                "plan": {**plan, "metrics_offset": description.get("metrics_offset", 0)},
+                "display": [f"  job {job} already runs (launch {identity}): nothing to change"],
+            }
+        nodes = [
+            {**rank_plan.as_dict(node), "ranks": [first, first + count - 1]}
+            for node, first, count in zip(placed.members, placed.first_ranks, placed.processes)
+        ]
+        prepared = self._execute_module(
+            module_name="torchrun.cluster.job_prepare",
+            module_args={
+                "run_dir": run_dir,
+                "user": cluster["user"],
+                "description": launch_plan.describe(identity, job, specification, placed.world_size, nodes),
+                "code_name": Path(options["script"]).name if options["script"] else None,
+                "code_text": code,
+            },
+            task_vars=variables,
+        )
+        if prepared.get("failed"):
+            return prepared
+        display = [f"  launch {identity}: {placed.nnodes} nodes, world size {placed.world_size}"]
+        if prepared["moved_to"]:
+            display.append(f"  the finished run of before is now in {prepared['moved_to']}")
+        if prepared["continues"]:
+            display.append(f"  the run in {run_dir} goes on from its last checkpoint, if it has one")
+        return {
+            "changed": True,
+            "plan": {**plan, "metrics_offset": prepared["metrics_offset"]},
+            "display": display,
+        }
+
+
+def place(
+    cluster: Mapping[str, Any], options: Mapping[str, Any], reports: Mapping[str, Mapping[str, Any]]
+) -> rank_plan.Plan:
+    """Return the rank plan with the GPUs that the members counted."""
+    hosts = [
+        rank_plan.Host(
+            node["name"],
+            node["address"],
+            node["node_rank"],
+            node["nproc_per_node"],
+            reports[node["name"]]["gpus"] if node["name"] in reports else None,
+        )
+        for node in cluster["nodes"]
+    ]
+    return rank_plan.plan(hosts, options["nnodes"], options["nproc_per_node"])
+
+
+def slots(cluster: Mapping[str, Any], host: str, report: Mapping[str, Any]) -> int:
+    """Return how many processes of all jobs together a host takes: its GPUs, else what the inventory gives it."""
+    if report["gpus"]:
+        return int(report["gpus"])
+    nproc = next(node["nproc_per_node"] for node in cluster["nodes"] if node["name"] == host)
+    return 1 if nproc == "auto" else int(nproc)
