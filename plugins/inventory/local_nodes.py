@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleParserError
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible.utils.display import Display
 from ansible_collections.torchrun.cluster.plugins.module_utils import local_nodes
 
 DOCUMENTATION = r"""
@@ -42,14 +42,16 @@ class InventoryModule(BaseInventoryPlugin):
         return bool(super().verify_file(path)) and Path(path).name == "local_nodes.yml"
 
     def parse(self, inventory: InventoryData, loader: DataLoader, path: str, cache: bool = True) -> None:
-        """Add groups and hosts, or raise with one sentence."""
+        """Add groups and hosts, or end the program with one sentence."""
         super().parse(inventory, loader, path, cache)
         description: dict[str, Any] = loader.load_from_file(path, cache="none") or {}
         checkout = str(Path(__file__).resolve().parents[2])
         try:
             planned = local_nodes.plan(description, checkout)
         except local_nodes.LocalNodesError as error:
-            raise AnsibleParserError(f"In {path}, {error}") from error
+            # Raised as an error, Ansible would try its other parsers on the file, and go on without hosts.
+            Display().error(f"In {path}, {error}")
+            raise SystemExit(1) from error
         inventory.set_variable("all", "local_nodes_file", path)
         for name, value in planned["all"].items():
             inventory.set_variable("all", name, value)

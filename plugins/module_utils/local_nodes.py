@@ -66,7 +66,7 @@ def _checked_node(entry: Any) -> dict[str, Any]:
     if not isinstance(entry, Mapping) or "name" not in entry:
         raise LocalNodesError(f"the node `{entry}` has no name: write {{name: node1, nproc_per_node: 1}}.")
     name = _checked_name(entry["name"], "the node name")
-    unknown = sorted(set(entry) - NODE_KEYS)
+    unknown = sorted(str(key) for key in set(entry) - NODE_KEYS)
     if unknown:
         raise LocalNodesError(f"the node {name} has the unknown key {unknown[0]}: use name and nproc_per_node.")
     nproc = entry.get("nproc_per_node", 1)
@@ -80,7 +80,9 @@ def checked(description: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises LocalNodesError for anything that is unknown or of the wrong type.
     """
-    unknown = sorted(set(description) - KEYS)
+    if not isinstance(description, Mapping):
+        raise LocalNodesError(f"there are no keys: use {', '.join(sorted(KEYS))}.")
+    unknown = sorted(str(key) for key in set(description) - KEYS)
     if unknown:
         raise LocalNodesError(f"the key {unknown[0]} is unknown: use {', '.join(sorted(KEYS))}.")
     if "nodes" in description and "count" in description:
@@ -94,7 +96,13 @@ def checked(description: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
         raise LocalNodesError("there are no nodes: give a list nodes, or a count.")
     nodes = [_checked_node(entry) for entry in entries]
-    outsiders = [_checked_name(name, "the outsider") for name in description.get("outsiders") or []]
+    outsiders = description.get("outsiders") or []
+    if not isinstance(outsiders, list):
+        raise LocalNodesError(f"outsiders is `{outsiders}`: give a list of names.")
+    outsiders = [_checked_name(name, "the outsider") for name in outsiders]
+    base_image = description.get("base_image") or ""
+    if not isinstance(base_image, str):
+        raise LocalNodesError(f"base_image is `{base_image}`: give the name of one image, such as debian:12.")
     names = [node["name"] for node in nodes] + outsiders
     for name in names:
         if names.count(name) > 1:
@@ -105,7 +113,7 @@ def checked(description: Mapping[str, Any]) -> dict[str, Any]:
         "scenario": _checked_name(description.get("scenario", "default"), "the scenario"),
         "nodes": nodes,
         "outsiders": outsiders,
-        "base_image": description.get("base_image") or "",
+        "base_image": base_image,
         "network": description.get("network") or "auto",
     }
 
