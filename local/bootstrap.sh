@@ -90,7 +90,11 @@ usable_python() {
 make_venv() {
   local lock=$1 python stamp=$root/.venv/installed-$1 wanted
   wanted=$(sha256sum <"$root/$lock")
-  "$tools/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || rm -rf "$root/.venv"
+  # One whose Python is gone or too old, or that was made elsewhere and moved here, does not work.
+  if ! "$tools/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    ! grep -qsF "$root/.venv" "$root/.venv/bin/activate"; then
+    rm -rf "$root/.venv"
+  fi
   [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || return 0
   if [ ! -x "$tools/pip" ]; then
     python=$(usable_python) || complain "no Python 3.11 or newer with the module venv was found: install one."
@@ -124,6 +128,7 @@ check_podman() {
 }
 
 prepare_machine_for_nodes() {
+  as_root true || complain "sudo does not let $(id -un) become root: run this as root."
   [ "$(uname -s)" = Linux ] || complain "local nodes need Linux: run this on one, or use -i with an inventory of your own hosts."
   case $(uname -m) in x86_64 | aarch64) ;; *) complain "local nodes need x86_64 or aarch64, and this machine is $(uname -m)." ;; esac
   install_packages
