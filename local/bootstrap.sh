@@ -12,7 +12,8 @@ mkdir -p "$cache"
 case $(locale charmap 2>/dev/null) in UTF-8) ;; *) export LC_ALL=C.UTF-8 ;; esac
 # Bytecode makes every later start faster; some machines switch it off for everybody.
 unset PYTHONDONTWRITEBYTECODE
-export PATH=$tools:$PATH ANSIBLE_CONFIG=$root/ansible.cfg
+case $PATH in "$tools":*) ;; *) export PATH=$tools:$PATH ;; esac
+export ANSIBLE_CONFIG=$root/ansible.cfg
 
 complain() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 

@@ -49,6 +49,11 @@ def last_launch(lines: list[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def hosts(folder: Path) -> list[str]:
+    """Return the hosts that have reported in the job's folder."""
+    return sorted(path.stem for path in folder.glob("nodes/*.json"))
+
+
 def summary(events: dict[str, dict[str, Any]], folder: Path) -> list[str]:
     """Return the lines that end the demo."""
     start, end = events["start"], events["end"]
@@ -59,7 +64,7 @@ def summary(events: dict[str, dict[str, Any]], folder: Path) -> list[str]:
         loss += f" (a model that knows byte frequencies only: {start['unigram_entropy']:.3f})"
     return [
         "",
-        f"  World size    {start['world_size']} on {', '.join(start.get('hosts') or ['?'])}",
+        f"  World size    {start['world_size']} on {', '.join(hosts(folder))}",
         f"  Final loss    {loss}",
         f"  Speed         {end['samples_per_s']:.1f} samples/s",
         "",

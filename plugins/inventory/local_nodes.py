@@ -45,9 +45,9 @@ class InventoryModule(BaseInventoryPlugin):
         """Add groups and hosts, or end the program with one sentence."""
         super().parse(inventory, loader, path, cache)
         description: dict[str, Any] = loader.load_from_file(path, cache="none") or {}
-        checkout = str(Path(__file__).resolve().parents[2])
+        checkout = Path(__file__).resolve().parents[2]
         try:
-            planned = local_nodes.plan(description, checkout)
+            planned = local_nodes.plan(description, str(checkout), checkout.stat().st_uid)
         except local_nodes.LocalNodesError as error:
             # Raised as an error, Ansible would try its other parsers on the file, and go on without hosts.
             Display().error(f"In {path}, {error}")

@@ -118,8 +118,12 @@ def checked(description: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def plan(description: Mapping[str, Any], checkout: str) -> dict[str, Any]:
-    """Return the variables of all hosts (`all`) and of each (`hosts`: name to variables), as Ansible reads them."""
+def plan(description: Mapping[str, Any], checkout: str, owner: int = 0) -> dict[str, Any]:
+    """Return the variables of all hosts (`all`) and of each (`hosts`: name to variables), as Ansible reads them.
+
+    `owner` is the uid that the checkout belongs to. Jobs run with it, so that this person can read what they write; not
+    with root's or another system account's.
+    """
     wanted = checked(description)
     scenario = wanted["scenario"]
     identity = digest(checkout, scenario)
@@ -147,6 +151,7 @@ def plan(description: Mapping[str, Any], checkout: str) -> dict[str, Any]:
             "ansible_ssh_private_key_file": f"{state}/keys/{USER}",
             "ansible_ssh_common_args": f"-o UserKnownHostsFile={state}/known_hosts -o StrictHostKeyChecking=yes"
             " -o IdentitiesOnly=yes",
+            **({"base_user_id": owner} if 1000 <= owner < 60000 else {}),
             "shared_storage_type": "existing",
             "shared_storage_path": SHARED_PATH,
             "local_nodes_scenario": scenario,

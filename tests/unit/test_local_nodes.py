@@ -79,6 +79,11 @@ def test_host_keys_are_checked_against_the_pinned_ones() -> None:
     assert f"UserKnownHostsFile={variables['local_nodes_state']}/known_hosts" in variables["ansible_ssh_common_args"]
 
 
+@pytest.mark.parametrize(("owner", "uid"), [(0, None), (999, None), (1000, 1000), (65534, None)])
+def test_jobs_run_with_the_uid_of_the_person_who_owns_the_checkout(owner: int, uid: int | None) -> None:
+    assert local_nodes.plan(TWO, "/c", owner)["all"].get("base_user_id") == uid
+
+
 def test_a_network_can_be_given() -> None:
     plan = local_nodes.plan({**TWO, "network": "192.168.77.0/24"}, "/c")
     assert plan["hosts"]["node1"]["ansible_host"] == "192.168.77.11"

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-START = {"event": "start", "world_size": 3, "unigram_entropy": 3.2, "hosts": ["node1", "node2"]}
+START = {"event": "start", "world_size": 3, "unigram_entropy": 3.2}
 STEPS = [{"event": "step", "step": step, "loss": loss} for step, loss in ((1, 5.5), (100, 2.25))]
 END = {"event": "end", "step": 100, "loss": 2.25, "samples_per_s": 210.0, "status": "finished"}
 
@@ -35,15 +35,18 @@ def test_a_launch_that_runs_again_has_no_end_yet(local_result: ModuleType) -> No
     assert "end" not in local_result.last_launch(lines)
 
 
-def test_the_summary_has_what_a_person_looks_for(local_result: ModuleType) -> None:
+def test_the_summary_has_what_a_person_looks_for(local_result: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "nodes").mkdir()
+    for host in ("node1", "node2"):
+        (tmp_path / "nodes" / f"{host}.json").touch()
     events = {"start": START, "first": STEPS[0], "step": STEPS[1], "end": END}
-    text = "\n".join(local_result.summary(events, Path("/state/runs/train")))
+    text = "\n".join(local_result.summary(events, tmp_path))
     for wanted in (
         "3 on node1, node2",
         "2.250",
         "5.500",
         "210.0 samples/s",
-        "/state/runs/train/report.html",
+        f"{tmp_path}/report.html",
         "./demo down",
     ):
         assert wanted in text
