@@ -40,6 +40,11 @@ class Node:
         )
 
 
+def plain(value: Any) -> Any:
+    """Return a value without the mark that ansible-inventory puts on what is no template."""
+    return value["__ansible_unsafe"] if isinstance(value, dict) and "__ansible_unsafe" in value else value
+
+
 def read_inventory(options: list[str], group: str = "nodes") -> list[Node]:
     """Return the hosts of a group in inventory order; `options` are those of ansible-inventory, such as -i."""
     done = subprocess.run(
@@ -48,7 +53,8 @@ def read_inventory(options: list[str], group: str = "nodes") -> list[Node]:
     inventory = json.loads(done.stdout)
     nodes = []
     for name in inventory[group]["hosts"]:
-        variables = inventory["_meta"]["hostvars"].get(name, {})
+        found = inventory["_meta"]["hostvars"].get(name, {})
+        variables = {key: plain(value) for key, value in found.items()}
         nodes.append(
             Node(
                 name=name,

@@ -97,13 +97,19 @@ def test_the_trainer_reaches_every_node_by_ssh_without_a_prompt(hosts: dict[str,
         assert hosts[name].check_output(command) == peer
 
 
-def test_nobody_else_gets_in_with_a_password_or_another_key(
+def test_a_stolen_key_opens_nothing_from_another_address(
     hosts: dict[str, Host], outsider: Host, addresses: dict[str, str]
 ):
-    assert hosts["node1"].check_output("id -un") == "root"
-    for address in addresses.values():
-        command = f"ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new trainer@{address} true"
-        assert outsider.run(command).rc != 0
+    key = hosts["node1"].check_output("cat /home/trainer/.ssh/id_ed25519")
+    outsider.check_output("sh -c %s", f"umask 077; printf '%s\n' '{key}' > /root/stolen")
+    options = "-i /root/stolen -o BatchMode=yes -o StrictHostKeyChecking=accept-new"
+    try:
+        for address in addresses.values():
+            said = outsider.check_output("sh -c %s", f"ssh {options} trainer@{address} id -un 2>&1 || echo refused")
+            assert "Permission denied" in said
+            assert said.endswith("refused")
+    finally:
+        outsider.check_output("rm /root/stolen")
 
 
 @pytest.mark.parametrize("name", NAMES)
