@@ -27,7 +27,7 @@ display = Display()
 # A host that reboots or a network that blinks is given this long before following ends (the job goes on).
 PATIENCE_SECONDS = 120.0
 # So long the hosts' own reports are awaited after the outcome: the failure that came first is the cause.
-REPORTS_SECONDS = 4.0
+REPORTS_SECONDS = 10.0
 
 
 class ActionModule(ActionBase):
@@ -125,9 +125,9 @@ class ActionModule(ActionBase):
     def _settled(self, look: dict[str, Any], view: follow_view.FollowView, plan: dict[str, Any]) -> dict[str, Any]:
         """Return the look in which every host has reported how it ended, or the last one after a short wait."""
         deadline = time.monotonic() + REPORTS_SECONDS
-        over = ("finished", "failed", "stopped")
         while time.monotonic() < deadline:
-            if all(look["nodes"].get(host, {}).get("state") in over for host in plan["members"]):
+            # The last report of a host, which comes when its unit has ended, has the exit status.
+            if all("exit_status" in look["nodes"].get(host, {}) for host in plan["members"]):
                 break
             self.question["wait"] = REPORTS_SECONDS
             fresh = self._look()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 # Seconds between two lines of progress; the first and the last step are always shown.
 LINE_SECONDS = 5.0
+
+
+def is_consequence(failure: Mapping[str, Any]) -> bool:
+    """Tell whether a worker failed because another one had gone: that one is the cause."""
+    return bool(re.search(r"Connection (closed|reset) by peer|Broken pipe", failure.get("message", "")))
 
 
 def failure_sentence(job: str, nodes: Mapping[str, Any], outcome: Mapping[str, Any]) -> str:
@@ -17,7 +23,7 @@ def failure_sentence(job: str, nodes: Mapping[str, Any], outcome: Mapping[str, A
         failures.append((outcome["failure"], outcome["host"]))
     if not failures:
         return f"The job {job} failed on {outcome.get('host', 'a host')}: read its log with logs.yml -e job={job}."
-    failure, host = min(failures, key=lambda pair: pair[0].get("time", 0.0))
+    failure, host = min(failures, key=lambda pair: (is_consequence(pair[0]), pair[0].get("time", 0.0)))
     said = f": {failure['message'].rstrip('.')}" if failure.get("message") else ""
     log = f" Its log: {failure['log']}." if failure.get("log") else ""
     return (

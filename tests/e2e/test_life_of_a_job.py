@@ -8,7 +8,8 @@ from pathlib import Path
 
 import cluster
 import pytest
-from conftest import Play
+
+from playbooks import Play
 
 RUNS = "/srv/torchrun/runs"
 # Long enough to be looked at and stopped; nobody waits for its end.

@@ -56,9 +56,17 @@ def test_the_result_has_world_size_loss_and_paths():
     assert "runs/train/checkpoints" in text
 
 
-def test_the_failure_that_came_first_is_the_cause():
+def test_of_two_failures_the_first_is_the_cause():
     nodes = {
-        "node1": {"failure": {"rank": 0, "how": "exited with 1", "message": "Connection closed by peer", "time": 9.0}},
+        "node1": {"failure": {"rank": 0, "how": "exited with 1", "message": "MemoryError", "time": 8.0}},
+        "node2": {"failure": {"rank": 2, "how": "was killed by SIGKILL", "message": "", "time": 7.0}},
+    }
+    assert "node2: rank 2 was killed by SIGKILL." in failure_sentence("train", nodes, {"host": "node1"})
+
+
+def test_a_worker_that_lost_its_peer_is_not_the_cause():
+    nodes = {
+        "node1": {"failure": {"rank": 0, "how": "exited with 1", "message": "Connection closed by peer", "time": 7.0}},
         "node2": {
             "failure": {"rank": 2, "how": "exited with 3", "message": "ValueError: boom", "time": 8.0, "log": "/l"}
         },

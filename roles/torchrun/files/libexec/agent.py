@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -68,13 +69,13 @@ def start_watch() -> None:
     threading.Thread(target=leave_barrier_when_over, args=(reader,), daemon=True).start()
 
 
-def last_words(log_dir: Path, local_rank: int) -> tuple[str, str]:
-    """Return the last line that a worker wrote to stderr and the path of that file; empty where there is none."""
+def last_words(log_dir: Path, local_rank: int) -> tuple[str, Path | None]:
+    """Return the last line that a worker wrote to stderr, and that file; None where there is none."""
     files = sorted(log_dir.glob(f"*/attempt_*/{local_rank}/stderr.log"), key=lambda path: path.stat().st_mtime)
     if not files:
-        return "", ""
+        return "", None
     lines = [line for line in files[-1].read_text(errors="replace").splitlines() if line.strip()]
-    return (lines[-1].strip() if lines else ""), str(files[-1])
+    return (lines[-1].strip() if lines else ""), files[-1]
 
 
 def describe(error: Any) -> dict[str, Any]:
@@ -82,14 +83,17 @@ def describe(error: Any) -> dict[str, Any]:
     rank, failure = error.get_first_failure()
     said, log = last_words(Path(os.environ["PET_LOG_DIR"]), failure.local_rank)
     recorded = failure.message if failure.error_file != "<N/A>" else ""
+    words = (recorded or said).strip().splitlines() or [""]
     how = f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"exited with {failure.exitcode}"
     return {
         "rank": rank,
         "how": how,
         "exit_code": failure.exitcode,
-        "message": (recorded or said).strip().splitlines()[-1] if (recorded or said).strip() else "",
-        "time": float(failure.timestamp),
-        "log": log,
+        # torch puts the rank in front of a traceback's lines; the rank is said already.
+        "message": re.sub(r"^\[rank\d+\]:\s*", "", words[-1]),
+        # torch's time has whole seconds, and is when the agent noticed; the worker's last word came before.
+        "time": log.stat().st_mtime if log and said else float(failure.timestamp),
+        "log": str(log or ""),
     }
 
 
