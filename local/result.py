@@ -1,7 +1,4 @@
-"""Show what the demo's training job came to: local/result.py [--finished]. Reads the local nodes' shared storage.
-
-With --finished it prints nothing: the exit status is 0 when the job's last launch ran to its end, else 1.
-"""
+"""Show what the demo's training job came to: local/result.py. Reads the local nodes' shared storage."""
 
 from __future__ import annotations
 
@@ -82,7 +79,6 @@ def summary(events: dict[str, dict[str, Any]], folder: Path) -> list[str]:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--finished", action="store_true", help="only tell by the exit status whether the job ended")
     parser.add_argument("--job", default="train", help="the job's name")
     parser.add_argument("--inventory", type=Path, default=CHECKOUT / "inventory" / "local" / "local_nodes.yml")
     arguments = parser.parse_args()
@@ -90,12 +86,8 @@ def main() -> None:
         folder = run_folder(arguments.inventory, arguments.job)
         events = last_launch((folder / "metrics.jsonl").read_text().splitlines())
     except (OSError, yaml.YAMLError, local_nodes.LocalNodesError) as error:
-        sentence = f"The result of the job {arguments.job} cannot be read ({error}): see playbooks/status.yml."
-        sys.exit(1 if arguments.finished else sentence)
-    finished = events.get("end", {}).get("status") == "finished" and "start" in events
-    if arguments.finished:
-        sys.exit(not finished)
-    if not finished:
+        sys.exit(f"The result of the job {arguments.job} cannot be read ({error}): see playbooks/status.yml.")
+    if events.get("end", {}).get("status") != "finished" or "start" not in events:
         sys.exit(f"The job {arguments.job} has not finished: see playbooks/status.yml and {folder}/logs.")
     print("\n".join(summary(events, folder)))  # noqa: T201 (the result)
 
