@@ -39,13 +39,13 @@ FOLDERS = ("runs", "data", "wheels")
 IDENTITY = ".torchrun-storage"
 
 
-def account_of(module: AnsibleModule) -> pwd.struct_passwd | None:
-    """Return the account, or None in check mode where the base role would have made it."""
+def account_of(module: AnsibleModule) -> pwd.struct_passwd:
+    """Return the account; end the module where there is none, in check mode as the base role would make it."""
     try:
         return pwd.getpwnam(module.params["user"])
     except KeyError:
         if module.check_mode:
-            return None
+            module.exit_json(changed=True, identity="")
         module.fail_json(msg=f"The account {module.params['user']} is not on this host: let the base role run first.")
         raise
 
@@ -89,8 +89,6 @@ def main() -> None:
             "or give the path where it is mounted."
         )
     account = account_of(module)
-    if account is None:
-        module.exit_json(changed=True, identity="")
     changed = not expected and not is_made(path, account)
     if changed and module.check_mode:
         module.exit_json(changed=True, identity="")

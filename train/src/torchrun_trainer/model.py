@@ -51,10 +51,10 @@ class GPT(nn.Module):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
-        for block in self.blocks:
+        for name, parameter in self.named_parameters():
             # Two sums into the stream a block: scaled so that its variance does not grow with depth.
-            for out in (block.attention_out, block.mlp_out):
-                nn.init.normal_(out.weight, std=0.02 / (2 * config.layers) ** 0.5)
+            if name.endswith("_out.weight"):
+                nn.init.normal_(parameter, std=0.02 / (2 * config.layers) ** 0.5)
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the sum of the losses of all bytes, in nats; inputs and targets have shape (samples, positions)."""
