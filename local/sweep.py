@@ -104,7 +104,8 @@ def main() -> None:
     done = subprocess.run(["ip", "-json", "-4", "route", "show"], capture_output=True, text=True, check=True)
     other = local_nodes.user_of(wanted["subnet"], json.loads(done.stdout), wanted["bridge"])
     if other:
-        sys.exit(f"The subnet {wanted['subnet']} of the local nodes is in use on this machine by {other}.")
+        taken = f"The subnet {wanted['subnet']} of the local nodes is in use on this machine by {other}"
+        sys.exit(f"{taken}: set network in local_nodes.yml of the inventory to a free one.")
     prefix = f"{wanted['network']}-"
     found = containers(prefix)
     staying = {name for name, entry in found.items() if runs(entry) and is_wanted(entry, wanted)}
