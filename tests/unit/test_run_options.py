@@ -1,0 +1,110 @@
+"""Run variables: what is refused, by name, and what the rest becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.torchrun.cluster.plugins.module_utils import role_specs, run_options
+from ansible_collections.torchrun.cluster.plugins.module_utils.run_options import OptionError
+
+ROLES = Path(__file__).parents[2] / "roles"
+KNOWN = role_specs.variables(ROLES)
+
+
+def train(directory: Path = Path("/"), **given: Any) -> dict[str, Any]:
+    options, problems = role_specs.converted(run_options.VERBS["train"], given)
+    assert problems == []
+    return run_options.checked("train", options, directory)
+
+
+def test_defaults_follow_the_backend():
+    assert train()["max_restarts"] == 3
+    assert train(rdzv_backend="static")["max_restarts"] == 0
+    assert (train()["job"], train()["master_port"], train()["wait"]) == ("train", 29400, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"job": "Train"}, "job"),
+        ({"job": "../x"}, "job"),
+        ({"job": "x" * 41}, "job"),
+        ({"script": "/nowhere.py"}, "/nowhere.py"),
+        ({"script": "/etc"}, "no file"),
+        ({"script": "/etc/hostname", "module": "m"}, "module"),
+        ({"module": "a-b"}, "a-b"),
+        ({"master_port": 80}, "master_port"),
+        ({"max_restarts": -1}, "max_restarts"),
+        ({"max_restarts": 1, "rdzv_backend": "static"}, "max_restarts"),
+        ({"nnodes": "1:2", "rdzv_backend": "static"}, "nnodes"),
+        ({"nproc_per_node": 0}, "nproc_per_node"),
+        ({"nproc_per_node": "some"}, "nproc_per_node"),
+        ({"env": {"RANK": "0"}}, "RANK"),
+        ({"env": {"PET_NNODES": "0"}}, "PET_NNODES"),
+        ({"env": {"A-B": "0"}}, "A-B"),
+        ({"env": {"A": "x\ny"}}, "line break"),
+        ({"env": {"A": [1]}}, "A"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(given: dict[str, Any], named: str):
+    with pytest.raises(OptionError) as caught:
+        train(**given)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value).replace("x\ny", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"wait": "perhaps"}, "wait is `perhaps`, but must be true or false."),
+        ({"rdzv_backend": "etcd"}, "one of c10d, static"),
+        ({"max_restarts": "many"}, "a whole number"),
+        ({"script_args": {"a": 1}}, "a list"),
+        ({"env": "A"}, "a dictionary"),
+    ],
+)
+def test_a_wrong_type_says_what_is_expected(given: dict[str, Any], words: str):
+    _, problems = role_specs.converted(run_options.VERBS["train"], given)
+    assert len(problems) == 1
+    assert words in problems[0]
+
+
+def test_a_script_is_found_from_where_the_user_is(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("print()")
+    assert train(tmp_path, script="mine.py")["script"] == str(tmp_path / "mine.py")
+
+
+def test_values_of_env_become_strings():
+    assert train(env={"A": 1, "B": True, "C": "x y"})["env"] == {"A": "1", "B": "True", "C": "x y"}
+
+
+@pytest.mark.parametrize("name", ["nnodes", "base_user", "cluster_addr", "ansible_user", "firewall_allow"])
+def test_known_names_are_accepted(name: str):
+    assert run_options.unknown_option(name, "train", KNOWN) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "verb", "hint"),
+    [
+        ("nnode", "train", "nnodes"),
+        ("scrip", "train", "script"),
+        ("line", "logs", "lines"),
+        ("base_usr", "site", "base_user"),
+    ],
+)
+def test_an_unknown_name_comes_with_the_nearest(name: str, verb: str, hint: str):
+    sentence = run_options.unknown_option(name, verb, KNOWN) or ""
+    assert f"`{name}`" in sentence
+    assert f"did you mean `{hint}`?" in sentence
+
+
+@pytest.mark.parametrize("name", ["env", "my_app_port", "base_url", "_private", "trainer_team"])
+def test_the_users_own_inventory_variables_are_left_alone(name: str):
+    assert run_options.unknown_inventory_variable(name, "a", KNOWN, ["firewall_"]) is None
+
+
+@pytest.mark.parametrize("name", ["nproc_per_nod", "clusteraddr", "base_packges", "firewall_zone"])
+def test_an_inventory_variable_that_looks_like_ours_is_refused(name: str):
+    assert f"`{name}` of a" in (run_options.unknown_inventory_variable(name, "a", KNOWN, ["firewall_"]) or "")
