@@ -17,6 +17,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
 from cluster import ROOT, TOOLS, Node, read_inventory
 
 RESULTS = ROOT / "bench/results"
-# Both sides find their connections open: neither pays for the handshake.
-SHARED_CONNECTION = ["-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/bench-%C", "-o", "ControlPersist=300s"]
 TRAINER_OPTIONS = ["--steps", "3"]
 PORT = 29511
 
@@ -125,7 +124,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of both, in turn (default 5)")
     arguments = parser.parse_args()
     options = ["-i", arguments.inventory] if arguments.inventory else []
-    nodes = [replace(node, ssh_options=[*SHARED_CONNECTION, *node.ssh_options]) for node in read_inventory(options)]
+    # Both sides find their connections open: neither pays for the handshake.
+    sockets = tempfile.mkdtemp(prefix="bench-")
+    shared_connection = ["-o", "ControlMaster=auto", "-o", f"ControlPath={sockets}/%C", "-o", "ControlPersist=60s"]
+    nodes = [replace(node, ssh_options=[*shared_connection, *node.ssh_options]) for node in read_inventory(options)]
     shared = nodes[0].variables.get("shared_storage_path", "/srv/torchrun")
     # The first launch prepares the corpus and opens every connection: neither side's to pay.
     by_playbook(nodes, shared, options)

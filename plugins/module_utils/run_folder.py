@@ -9,7 +9,7 @@ import pwd
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +70,25 @@ def read_environment_file(job: str) -> dict[str, str]:
     return variables
 
 
-def unit_state(job: str) -> dict[str, str]:
-    """Return ActiveState, Result, NRestarts and UnitFileState of the job's unit on this host."""
+def unit_states(jobs: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return ActiveState, Result, NRestarts and UnitFileState of the jobs' units on this host, in one call."""
+    if not jobs:
+        return {}
     names = "ActiveState,SubState,Result,NRestarts,UnitFileState"
-    done = subprocess.run(
-        ["systemctl", "show", f"torchrun@{job}.service", f"--property={names}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    pairs = (line.partition("=") for line in done.stdout.splitlines())
-    return {name: value for name, _, value in pairs}
+    units = [f"torchrun@{job}.service" for job in jobs]
+    words = ["systemctl", "show", f"--property={names}", *units]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    # One block of lines a unit, in the order asked for, with an empty line between.
+    blocks = done.stdout.strip().split("\n\n") if done.stdout.strip() else []
+    states = [
+        {name: value for name, _, value in (line.partition("=") for line in block.splitlines())} for block in blocks
+    ]
+    return dict(zip(jobs, states)) if len(states) == len(jobs) else {job: {} for job in jobs}
+
+
+def unit_state(job: str) -> dict[str, str]:
+    """Return the state of one job's unit on this host."""
+    return unit_states([job])[job]
 
 
 def is_wanted(state: dict[str, str]) -> bool:
@@ -90,11 +98,8 @@ def is_wanted(state: dict[str, str]) -> bool:
 
 def jobs_on_host() -> dict[str, dict[str, str]]:
     """Return the environment of every job whose unit runs on this host, by job name."""
-    found = {}
-    for path in sorted(JOBS_DIR.glob("*.env")):
-        if is_wanted(unit_state(path.stem)):
-            found[path.stem] = read_environment_file(path.stem)
-    return found
+    states = unit_states(sorted(path.stem for path in JOBS_DIR.glob("*.env")))
+    return {job: read_environment_file(job) for job, state in states.items() if is_wanted(state)}
 
 
 def node_reports(run_dir: Path, launch: str) -> dict[str, dict[str, Any]]:

@@ -47,14 +47,16 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
 
-# How often the folder is looked at: well under a step of any training, well over the cost of a look.
-LOOK_SECONDS = 0.25
+# How often the folder is looked at: well over the cost of a look.
+LOOK_SECONDS = 0.5
+# How often systemd is asked: it costs a process, on the cores that train.
+UNIT_SECONDS = 3.0
 # Who comes back to a long run wants its end, not its whole history.
 HISTORY_BYTES = 65536
 
 
-def look(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the job now."""
+def look(params: dict[str, Any], unit: dict[str, str]) -> dict[str, Any]:
+    """Return the state of the job now; `unit` is that of this host's agent."""
     run_dir = Path(params["run_dir"])
     with run_folder.acting_as(params["user"]):
         if not params["seen"]:
@@ -64,7 +66,6 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
         outcome = run_folder.read_json(run_dir / "outcome.json")
     if outcome.get("launch") != params["launch"]:
         outcome = {}
-    unit = run_folder.unit_state(params["job"])
     digest = hashlib.sha256(json.dumps([nodes, outcome, unit], sort_keys=True).encode()).hexdigest()
     return {"events": events, "offset": offset, "nodes": nodes, "outcome": outcome, "unit": unit, "digest": digest}
 
@@ -84,8 +85,11 @@ def main() -> None:
         supports_check_mode=True,
     )
     deadline = time.monotonic() + module.params["wait"]
+    unit, asked_at = run_folder.unit_state(module.params["job"]), time.monotonic()
     while True:
-        state = look(module.params)
+        if time.monotonic() - asked_at >= UNIT_SECONDS:
+            unit, asked_at = run_folder.unit_state(module.params["job"]), time.monotonic()
+        state = look(module.params, unit)
         if state["events"] or state["digest"] != module.params["seen"] or time.monotonic() >= deadline:
             module.exit_json(changed=False, **state)
         time.sleep(LOOK_SECONDS)

@@ -34,18 +34,21 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
 
 
-def start(module: AnsibleModule, params: dict[str, Any]) -> None:
-    """Write the file, then enable and start the unit without waiting for the rendezvous."""
+def start(module: AnsibleModule, params: dict[str, Any], state: dict[str, str]) -> None:
+    """Write the file, then start and enable the unit, without waiting for the rendezvous."""
     unit = f"torchrun@{params['job']}.service"
     run_folder.write_file(run_folder.JOBS_DIR / f"{params['job']}.env", params["environment_file"], 0o600)
-    for command in (
-        # A unit that failed too often stays refused until its count is reset; it fails where there is nothing to reset.
-        ["systemctl", "reset-failed", unit],
-        ["systemctl", "--quiet", "enable", unit],
-        ["systemctl", "restart", unit],
-    ):
+    commands = [
+        ["systemctl", "restart" if run_folder.is_wanted(state) else "start", unit],
+        # A link in a folder is all of it: what systemd has loaded does not change.
+        ["systemctl", "--quiet", "--no-reload", "enable", unit],
+    ]
+    if state.get("ActiveState") == "failed":
+        # A unit that failed too often stays refused until its count is reset.
+        commands.insert(0, ["systemctl", "reset-failed", unit])
+    for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0 and "reset-failed" not in command:
+        if done.returncode != 0:
             module.fail_json(
                 msg=f"{unit} did not start ({done.stderr.strip() or 'no message'}): "
                 f"read `journalctl -u {unit}` on this host."
@@ -64,12 +67,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     job, launch = module.params["job"], module.params["launch"]
-    running = run_folder.is_wanted(run_folder.unit_state(job))
-    if running and run_folder.read_environment_file(job).get("TORCHRUN_LAUNCH") == launch:
+    state = run_folder.unit_state(job)
+    if run_folder.is_wanted(state) and run_folder.read_environment_file(job).get("TORCHRUN_LAUNCH") == launch:
         module.exit_json(changed=False)
     if not module.check_mode:
         try:
-            start(module, module.params)
+            start(module, module.params, state)
         except OSError as error:
             module.fail_json(
                 msg=f"The environment file of the job {job} cannot be written to {run_folder.JOBS_DIR}: "

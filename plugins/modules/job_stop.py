@@ -74,7 +74,7 @@ def main() -> None:
             mark_stopped(run_dir, variables.get("TORCHRUN_LAUNCH", ""), variables.get("TORCHRUN_HOST", ""))
     except OSError as error:  # the storage may be why the job is stopped
         module.warn(f"The stop of {job} could not be noted in {run_dir}: {error.strerror or error}.")
-    subprocess.run(["systemctl", "--quiet", "disable", unit], check=False, capture_output=True)
+    subprocess.run(["systemctl", "--quiet", "--no-reload", "disable", unit], check=False, capture_output=True)
     done = subprocess.run(["systemctl", "stop", unit], check=False, capture_output=True, text=True)
     if done.returncode != 0:
         module.fail_json(msg=f"{unit} did not stop: {done.stderr.strip()} Read `journalctl -u {unit}` on this host.")
