@@ -105,6 +105,19 @@ def test_a_job_that_fails_says_why_and_the_playbook_fails(play: Play, nodes: lis
         assert node.run("systemctl is-enabled torchrun@boom", check=False).stdout.strip() == "disabled"
 
 
+def test_a_job_that_cannot_start_on_one_node_starts_on_none(play: Play, nodes: list[cluster.Node]):
+    nodes[1].run("systemctl mask torchrun@masked.service")
+    try:
+        done = play("train.yml", "-e job=masked -e nnodes=2")
+    finally:
+        nodes[1].run("systemctl unmask torchrun@masked.service")
+    assert done.status != 0
+    assert "torchrun@masked.service" in done.errors[0]
+    for node in nodes:
+        assert node.run("systemctl is-active torchrun@masked", check=False).stdout.strip() != "active"
+        assert node.run("systemctl is-enabled torchrun@masked", check=False).stdout.strip() == "disabled"
+
+
 def test_the_code_is_as_it_was_at_launch(play: Play, nodes: list[cluster.Node], tmp_path: Path):
     script = tmp_path / "mine.py"
     script.write_text("print('first edition')\n")
