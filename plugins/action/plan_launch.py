@@ -77,7 +77,7 @@ class ActionModule(ActionBase):
             },
             "program": specification["program"],
             "reports_steps": specification["program"].get("module") == job_env.PACKAGED_TRAINER,
-            "began": time.time(),
+            "began": None if running else time.time(),
             "runs_already": bool(running),
         }
         if running:

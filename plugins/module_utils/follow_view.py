@@ -35,10 +35,11 @@ def failure_sentence(job: str, nodes: Mapping[str, Any], outcome: Mapping[str, A
 class FollowView:
     """Turns successive looks at a job (results of job_progress) into lines, each said once.
 
-    `members` are host names in node_rank order; `began` is the unix time of the launch.
+    `members` are host names in node_rank order; `began` is the unix time of the launch, or
+    None for who comes back to a running job.
     """
 
-    def __init__(self, job: str, run_dir: str, members: list[str], began: float) -> None:
+    def __init__(self, job: str, run_dir: str, members: list[str], began: float | None) -> None:
         self.job, self.run_dir, self.members, self.began = job, run_dir, members, began
         self.phase = ""
         self.attempts: dict[str, int] = {}
@@ -95,6 +96,8 @@ class FollowView:
         if self.first_step_at is None:
             self.first_step_at = event["time"]
             self.said_at = event["time"]
+            if self.began is None:
+                return [self._progress(event, earlier)]
             return [f"first step {event['time'] - self.began:.1f} s after the launch"]
         if event["time"] - self.said_at < LINE_SECONDS:
             return []

@@ -36,6 +36,12 @@ def test_the_first_step_is_said_at_once_and_later_ones_every_few_seconds():
     assert line.startswith("step 10/100  loss 5.000  10 samples/s  ETA 0:01:30")
 
 
+def test_who_comes_back_sees_where_the_job_is():
+    following = FollowView("train", "/r", ["node1", "node2"], began=None)
+    (*_, line) = following.update(look(ALL, {"event": "step", "step": 70, "loss": 2.0, "time": 5.0}))
+    assert line.startswith("step 70  loss 2.000")
+
+
 def test_a_restart_of_workers_is_said():
     following = view()
     following.update(look(ALL))
