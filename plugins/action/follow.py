@@ -48,6 +48,10 @@ class ActionModule(ActionBase):
             **{name: plan[name] for name in ("job", "launch", "run_dir", "user")},
             "offset": plan["metrics_offset"],
             "seen": "",
+            # A program that reports no steps shows its progress in what rank 0 prints.
+            "output_of": "" if plan["reports_steps"] else plan["members"][0],
+            "output_file": "",
+            "output_offset": 0,
         }
         view = follow_view.FollowView(plan["job"], plan["run_dir"], plan["members"], plan["began"])
         display.display(
@@ -57,7 +61,7 @@ class ActionModule(ActionBase):
             look = self._look()
             if "msg" in look:
                 return {"failed": True, **look}
-            for line in view.update(look):
+            for line in view.update(look) + [f"{plan['members'][0]}:0: {line}" for line in look["output"]]:
                 display.display(f"  {line}")
             ended = self._ended(look, view, plan)
             if ended:
@@ -87,7 +91,8 @@ class ActionModule(ActionBase):
                 continue
             if answer.get("failed"):
                 return {"msg": answer.get("msg", "The progress of the job cannot be read.")}
-            self.question["offset"], self.question["seen"] = answer["offset"], answer["digest"]
+            self.question["seen"] = answer["digest"]
+            self.question.update({name: answer[name] for name in ("offset", "output_file", "output_offset")})
             return answer
 
     @staticmethod

@@ -126,6 +126,24 @@ def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     return events, offset + (len(complete) + 1 if complete else 0)
 
 
+def new_output(logs: Path, seen: str, offset: int, most: int) -> tuple[list[str], str, int]:
+    """Return what the first worker of a host has printed since: (lines, file, offset behind them).
+
+    `logs` is the host's log folder, `seen` and `offset` are what the last call returned ("" and 0 at first). Each
+    attempt has a file of its own; of many lines the last `most` are returned.
+    """
+    files = sorted(logs.glob("*/attempt_*/0/stdout.log"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        return [], seen, offset
+    newest = str(files[-1])
+    start = offset if newest == seen else 0
+    with files[-1].open("rb") as file:
+        file.seek(start)
+        complete = file.read(1 << 20).rpartition(b"\n")[0]
+    lines = complete.decode(errors="replace").splitlines()[-most:]
+    return lines, newest, start + (len(complete) + 1 if complete else 0)
+
+
 def size(path: Path) -> int:
     """Return the size of a file in bytes; 0 where there is none."""
     try:

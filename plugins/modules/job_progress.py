@@ -16,6 +16,12 @@ options:
   user: {description: Account that the job runs as., type: str, required: true}
   offset: {description: "Byte of C(metrics.jsonl) to read from; the first call skips long ago.", type: int, default: 0}
   seen: {description: The C(digest) of the last call., type: str, default: ""}
+  output_of:
+    description: Also return what the first worker of this host prints, for programs that report no steps.
+    type: str
+    default: ""
+  output_file: {description: The C(output_file) of the last call., type: str, default: ""}
+  output_offset: {description: The C(output_offset) of the last call., type: int, default: 0}
   wait: {description: Seconds to wait for news at most., type: float, default: 20}
 author: [The ansible-torchrun authors]
 """
@@ -35,6 +41,9 @@ offset: {description: Where to read on., type: int, returned: always}
 nodes: {description: What each host last reported., type: dict, returned: always}
 outcome: {description: How the launch ended; empty while it runs., type: dict, returned: always}
 unit: {description: State of this host's unit., type: dict, returned: always}
+output: {description: New lines of the first worker., type: list, returned: always}
+output_file: {description: The file that they are from., type: str, returned: always}
+output_offset: {description: Where to read on., type: int, returned: always}
 digest: {description: Changes when a host's report, the outcome or the unit changes., type: str, returned: always}
 """
 
@@ -53,6 +62,8 @@ LOOK_SECONDS = 0.5
 UNIT_SECONDS = 3.0
 # Who comes back to a long run wants its end, not its whole history.
 HISTORY_BYTES = 65536
+# Of a program that prints a lot, so many lines at a time.
+OUTPUT_LINES = 20
 
 
 def look(params: dict[str, Any], unit: dict[str, str]) -> dict[str, Any]:
@@ -64,10 +75,14 @@ def look(params: dict[str, Any], unit: dict[str, str]) -> dict[str, Any]:
         events, offset = run_folder.read_events(run_dir / "metrics.jsonl", params["offset"])
         nodes = run_folder.node_reports(run_dir, params["launch"])
         outcome = run_folder.read_json(run_dir / "outcome.json")
+        output: tuple[list[str], str, int] = ([], params["output_file"], params["output_offset"])
+        if params["output_of"]:
+            output = run_folder.new_output(run_dir / "logs" / params["output_of"], *output[1:], most=OUTPUT_LINES)
     if outcome.get("launch") != params["launch"]:
         outcome = {}
     digest = hashlib.sha256(json.dumps([nodes, outcome, unit], sort_keys=True).encode()).hexdigest()
-    return {"events": events, "offset": offset, "nodes": nodes, "outcome": outcome, "unit": unit, "digest": digest}
+    found = {"events": events, "offset": offset, "nodes": nodes, "outcome": outcome, "unit": unit, "digest": digest}
+    return {**found, **dict(zip(("output", "output_file", "output_offset"), output))}
 
 
 def main() -> None:
@@ -80,6 +95,9 @@ def main() -> None:
             "user": {"type": "str", "required": True},
             "offset": {"type": "int", "default": 0},
             "seen": {"type": "str", "default": ""},
+            "output_of": {"type": "str", "default": ""},
+            "output_file": {"type": "str", "default": ""},
+            "output_offset": {"type": "int", "default": 0},
             "wait": {"type": "float", "default": 20.0},
         },
         supports_check_mode=True,
@@ -90,7 +108,12 @@ def main() -> None:
         if time.monotonic() - asked_at >= UNIT_SECONDS:
             unit, asked_at = run_folder.unit_state(module.params["job"]), time.monotonic()
         state = look(module.params, unit)
-        if state["events"] or state["digest"] != module.params["seen"] or time.monotonic() >= deadline:
+        if (
+            state["events"]
+            or state["output"]
+            or state["digest"] != module.params["seen"]
+            or time.monotonic() >= deadline
+        ):
             module.exit_json(changed=False, **state)
         time.sleep(LOOK_SECONDS)
 

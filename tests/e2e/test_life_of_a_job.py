@@ -121,7 +121,9 @@ def test_a_job_that_cannot_start_on_one_node_starts_on_none(play: Play, nodes: l
 def test_the_code_is_as_it_was_at_launch(play: Play, nodes: list[cluster.Node], tmp_path: Path):
     script = tmp_path / "mine.py"
     script.write_text("print('first edition')\n")
-    assert play("train.yml", f"-e job=mine -e nnodes=2 -e script={script}").status == 0
+    done = play("train.yml", f"-e job=mine -e nnodes=2 -e script={script}")
+    assert done.status == 0
+    assert "node1:0: first edition" in done.output
     script.write_text("print('second edition')\n")
     assert nodes[1].run(f"cat {RUNS}/mine/code/mine.py").stdout == "print('first edition')\n"
 

@@ -78,6 +78,20 @@ def test_events_cut_off_by_a_crash_are_read_when_they_are_whole(tmp_path: Path):
     assert run_folder.last_event(path, "start") == {"event": "start"}
 
 
+def test_output_of_the_newest_attempt_is_read_on_where_it_was_left(tmp_path: Path):
+    first = tmp_path / "id_x/attempt_0/0/stdout.log"
+    first.parent.mkdir(parents=True)
+    first.write_text("one\ntwo\nthr")
+    assert run_folder.new_output(tmp_path, "", 0, 20) == (["one", "two"], str(first), 8)
+    first.write_text("one\ntwo\nthree\n")
+    assert run_folder.new_output(tmp_path, str(first), 8, 20) == (["three"], str(first), 14)
+    again = tmp_path / "id_x/attempt_1/0/stdout.log"
+    again.parent.mkdir(parents=True)
+    again.write_text("anew\n")
+    os.utime(first, (0, 0))
+    assert run_folder.new_output(tmp_path, str(first), 14, 20) == (["anew"], str(again), 5)
+
+
 def description(launch: str, **program: str) -> dict[str, object]:
     return {"launch": launch, "program": program or {"module": "m"}, "nodes": [{"name": "node1"}]}
 
