@@ -61,7 +61,7 @@ class FollowView:
 
     def _phases(self, nodes: Mapping[str, Any]) -> list[str]:
         lines = []
-        running = [host for host in self.members if nodes.get(host, {}).get("state") in ("running", "finished")]
+        running = [host for host in self.members if nodes.get(host, {}).get("state") in ("running", "done", "finished")]
         self.everyone_runs = len(running) == len(self.members)
         for host in running:
             attempt = nodes[host].get("attempt", self.attempts.get(host, 0))
@@ -75,7 +75,9 @@ class FollowView:
             missing = [host for host in self.members if host not in running]
             phase = "waiting " + ",".join(missing)
             line = f"rendezvous {len(running)}/{len(self.members)}: waiting for {', '.join(missing)}"
-        over = all(nodes.get(host, {}).get("state") in ("finished", "stopped", "failed") for host in self.members)
+        over = all(
+            nodes.get(host, {}).get("state") in ("done", "finished", "stopped", "failed") for host in self.members
+        )
         if phase != self.phase and not over:
             self.phase = phase
             lines.append(line)

@@ -37,7 +37,10 @@ def unit_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
         "TORCHRUN_HOST": "node2",
         "TORCHRUN_NODE_RANK": "1",
         "PET_LOG_DIR": str(tmp_path / "logs"),
+        "TORCHRUN_WORLD_SIZE": "3",
     }
+    (tmp_path / "job.yml").write_text(json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]}))
+    (tmp_path / "nodes").mkdir()
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     return values
@@ -131,28 +134,37 @@ def agent(unit_environment: dict[str, str], torch: Path, **changes: str) -> subp
 @pytest.fixture
 def torch_stand_in(tmp_path: Path) -> Path:
     """Return a folder with a package named torch whose torchrun does what the variable BEHAVIOUR says."""
-    elastic = tmp_path / "stand_in/torch/distributed/elastic/multiprocessing"
-    elastic.mkdir(parents=True)
-    for folder in (elastic, *elastic.parents[:3]):
+    elastic = tmp_path / "stand_in/torch/distributed/elastic"
+    for folder in ("multiprocessing", "agent/server"):
+        (elastic / folder).mkdir(parents=True)
+    for folder in (elastic.parents[1], elastic.parent, elastic, elastic / "multiprocessing", elastic / "agent"):
         (folder / "__init__.py").touch()
-    (elastic / "api.py").write_text("class SignalException(Exception): pass\n")
-    (elastic / "errors.py").write_text("class ChildFailedError(Exception): pass\n")
-    (elastic.parents[1] / "run.py").write_text(
-        "import os, signal, threading\n"
+    (elastic / "agent/server/__init__.py").touch()
+    (elastic / "agent/server/api.py").write_text("class SimpleElasticAgent: pass\n")
+    (elastic / "multiprocessing/api.py").write_text("class SignalException(Exception): pass\n")
+    (elastic / "multiprocessing/errors.py").write_text("class ChildFailedError(Exception): pass\n")
+    (elastic.parent / "run.py").write_text(
+        "import os, signal\n"
+        "from torch.distributed.elastic.agent.server.api import SimpleElasticAgent\n"
         "from torch.distributed.elastic.multiprocessing.api import SignalException\n"
+        "def stop(*_): raise SignalException()\n"
         "def main(argv):\n"
         "    behaviour = os.environ['BEHAVIOUR']\n"
         "    if behaviour == 'stopped': raise SignalException()\n"
         "    if behaviour == 'lost': raise RuntimeError('connection lost')\n"
-        "    if behaviour == 'barrier':\n"
-        "        signal.signal(signal.SIGTERM, lambda *_: None)\n"
-        "        print('in the barrier', flush=True)\n"
-        "        threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()\n"
+        "    signal.signal(signal.SIGTERM, stop)\n"
+        "    print('the workers are done', flush=True)\n"
+        "    SimpleElasticAgent()._exit_barrier()\n"
     )
     return tmp_path / "stand_in"
 
 
-@pytest.mark.parametrize(("behaviour", "status"), [("finished", 0), ("stopped", 143), ("lost", 75)])
+def other_node(tmp_path: Path, state: str) -> None:
+    """Let node1 report a state."""
+    (tmp_path / "nodes/node1.json").write_text(json.dumps({"launch": "l1", "host": "node1", "state": state}))
+
+
+@pytest.mark.parametrize(("behaviour", "status"), [("stopped", 143), ("lost", 75)])
 def test_the_exit_status_tells_systemd_what_happened(
     unit_environment: dict[str, str], torch_stand_in: Path, behaviour: str, status: int
 ):
@@ -162,6 +174,28 @@ def test_the_exit_status_tells_systemd_what_happened(
     assert "Traceback" not in stderr
 
 
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [("done", 0), ("finished", 0), ("interrupted", 75), ("restarting", 75), ("rendezvous", 75)],
+)
+def test_a_job_is_finished_only_when_the_workers_of_all_nodes_are_done(
+    unit_environment: dict[str, str], torch_stand_in: Path, tmp_path: Path, state: str, status: int
+):
+    other_node(tmp_path, state)
+    process = agent(unit_environment, torch_stand_in, BEHAVIOUR="done")
+    process.communicate(timeout=30)
+    assert process.returncode == status
+
+
+def test_an_elastic_job_does_without_a_node_that_waits(
+    unit_environment: dict[str, str], torch_stand_in: Path, tmp_path: Path
+):
+    other_node(tmp_path, "rendezvous")
+    process = agent(unit_environment, torch_stand_in, BEHAVIOUR="done", TORCHRUN_WORLD_SIZE="1:3")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
 def test_a_job_that_failed_for_good_is_not_tried_again(unit_environment: dict[str, str], torch_stand_in: Path):
     run_state.conclude("failed")
     process = agent(unit_environment, torch_stand_in, BEHAVIOUR="finished")
@@ -169,10 +203,13 @@ def test_a_job_that_failed_for_good_is_not_tried_again(unit_environment: dict[st
     assert process.returncode == run_state.EXIT_FAILED
 
 
-def test_a_stop_ends_an_agent_that_is_deaf_in_the_exit_barrier(unit_environment: dict[str, str], torch_stand_in: Path):
-    process = agent(unit_environment, torch_stand_in, BEHAVIOUR="barrier")
+def test_a_stop_ends_an_agent_that_waits_for_the_others(
+    unit_environment: dict[str, str], torch_stand_in: Path, tmp_path: Path
+):
+    other_node(tmp_path, "running")
+    process = agent(unit_environment, torch_stand_in, BEHAVIOUR="done")
     assert process.stdout is not None
-    assert process.stdout.readline().strip() == "in the barrier"
+    assert process.stdout.readline().strip() == "the workers are done"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == run_state.EXIT_STOPPED

@@ -9,64 +9,52 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import run_state
 
-# torchrun's last barrier waits up to 300 s in C++, deaf to signals, for agents that may be gone.
-BARRIER_GRACE_SECONDS = 5.0
+# As long as torchrun itself waits for agents whose workers are not done.
+OTHERS_SECONDS = 300.0
+LOOK_SECONDS = 0.2
+# States of a node whose workers ended too early, or begin anew.
+LEFT = ("interrupted", "restarting", "rendezvous", "failed")
 
 
-def has_workers() -> bool:
-    """Tell whether this process has children that still run."""
-    for path in Path("/proc/self/task").glob("*/children"):
-        try:
-            children = path.read_text().split()
-        except OSError:  # the thread has ended meanwhile
-            continue
-        for child in children:
-            try:
-                state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if state != "Z":
-                return True
-    return False
+class OthersLeftError(Exception):
+    """The workers of this node are done, but the job is not: another node left before its own were."""
 
 
-def leave_barrier_when_over(wakeup: int) -> None:
-    """End this process when the job is over and only torchrun's exit barrier holds it.
+def await_others() -> None:
+    """Wait until the workers of all nodes are done. Takes the place of torchrun's exit barrier.
 
-    Over means: SIGTERM came (a byte on the file descriptor `wakeup`, written by the interpreter even while the main
-    thread is in C++), or the job failed for good elsewhere; and no worker of this node runs any more.
+    torchrun's waits up to 300 s in C++, deaf to SIGTERM, also for agents that will never come; and it takes workers
+    that ended because another node is shut down (all ranks save and stop together) for a finished job.
+
+    Raises OthersLeftError where a node has left, or begun anew, while the job is open.
     """
-    asked_to_stop = False
-    idle_since: float | None = None
-    while True:
-        if select.select([wakeup], [], [], 1.0)[0]:
-            asked_to_stop = signal.SIGTERM in os.read(wakeup, 64) or asked_to_stop
-        failed = run_state.outcome().get("status") == "failed"
-        if not (asked_to_stop or failed) or has_workers():
-            idle_since = None
-            continue
-        now = time.monotonic()
-        idle_since = idle_since or now
-        if now - idle_since >= BARRIER_GRACE_SECONDS:
-            os._exit(run_state.EXIT_STOPPED if asked_to_stop else run_state.EXIT_FAILED)
-
-
-def start_watch() -> None:
-    """Start the thread that watches for the end."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=leave_barrier_when_over, args=(reader,), daemon=True).start()
+    run_state.report("done", **run_state.ranks_of(run_state.last_report()))
+    members = [node["name"] for node in run_state.read_json(run_state.run_dir() / "job.yml").get("nodes", [])]
+    elastic = ":" in os.environ["TORCHRUN_WORLD_SIZE"]
+    deadline = time.monotonic() + OTHERS_SECONDS
+    while time.monotonic() < deadline:
+        status = run_state.outcome().get("status")
+        if status == "failed":
+            raise OthersLeftError("the job has failed on another node")
+        if status:
+            return
+        states = [run_state.report_of(host).get("state", "") for host in members]
+        # A node that an elastic job does without may be waiting for the next rendezvous.
+        left = [
+            host for host, state in zip(members, states) if state in LEFT and not (elastic and state == "rendezvous")
+        ]
+        if left:
+            raise OthersLeftError(f"{', '.join(left)} left before its workers were done")
+        if all(state in ("done", "finished") or (elastic and state in ("", "rendezvous")) for state in states):
+            return
+        time.sleep(LOOK_SECONDS)
 
 
 def last_words(log_dir: Path, local_rank: int) -> tuple[str, Path | None]:
@@ -102,12 +90,13 @@ def main() -> int:
     if run_state.outcome().get("status") == "failed":
         return run_state.EXIT_FAILED
     run_state.report("rendezvous")
-    start_watch()
 
     from torch.distributed import run  # noqa: PLC0415 (takes seconds; the report above must not wait for it)
+    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
+    SimpleElasticAgent._exit_barrier = lambda _: await_others()
     try:
         run.main(json.loads(os.environ["TORCHRUN_ARGV"]))
     except SignalException:

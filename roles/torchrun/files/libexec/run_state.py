@@ -24,11 +24,6 @@ def run_dir() -> Path:
     return Path(os.environ["TORCHRUN_RUN_DIR"])
 
 
-def node_file() -> Path:
-    """Return the file in which this host reports its state."""
-    return run_dir() / "nodes" / f"{os.environ['TORCHRUN_HOST']}.json"
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON object; an absent or half-written file is an empty one."""
     try:
@@ -54,7 +49,7 @@ def report(state: str, **details: Any) -> None:
         "since": time.time(),
         **details,
     }
-    path = node_file()
+    path = run_dir() / "nodes" / f"{os.environ['TORCHRUN_HOST']}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _temporary(path, value).replace(path)
@@ -62,10 +57,20 @@ def report(state: str, **details: Any) -> None:
         print(f"torchrun agent: could not report the state {state} to {path}: {error.strerror}.", flush=True)  # noqa: T201 (goes to the journal)
 
 
+def report_of(host: str) -> dict[str, Any]:
+    """Return what a host reported last for this launch, else an empty dict."""
+    value = read_json(run_dir() / "nodes" / f"{host}.json")
+    return value if value.get("launch") == os.environ["TORCHRUN_LAUNCH"] else {}
+
+
 def last_report() -> dict[str, Any]:
     """Return what this host reported last for this launch, else an empty dict."""
-    value = read_json(node_file())
-    return value if value.get("launch") == os.environ["TORCHRUN_LAUNCH"] else {}
+    return report_of(os.environ["TORCHRUN_HOST"])
+
+
+def ranks_of(report: dict[str, Any]) -> dict[str, Any]:
+    """Return what a later report keeps of this one: the ranks and the world size, where they are known."""
+    return {key: report[key] for key in ("ranks", "world_size") if key in report}
 
 
 def outcome() -> dict[str, Any]:
