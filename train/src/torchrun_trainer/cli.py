@@ -129,11 +129,11 @@ def finish(folder: Path, result: Result, metrics: Metrics) -> None:
 @record
 def main() -> None:
     """Run from the command line; what the user can mend is one sentence on stderr and exit status 2."""
-    stop = distributed.StopRequest()
     config = tyro.cli(Config, prog="torchrun_trainer")
     try:
         place = distributed.join(config)
-        run(config, place, stop)
+        # Not earlier: a process that still waits for the others is ended by the signal itself.
+        run(config, place, distributed.StopRequest())
         distributed.leave()
     except TrainerError as error:
         if os.environ.get("RANK", "0") == "0" or not dist.is_initialized():
