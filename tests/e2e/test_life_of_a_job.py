@@ -27,6 +27,14 @@ def test_site_again_changes_nothing(play: Play, nodes: list[cluster.Node]):
     assert done.changed == {}
 
 
+def test_site_loads_rules_again_that_something_flushed(play: Play, nodes: list[cluster.Node]):
+    nodes[0].run("nft flush ruleset")
+    done = play("site.yml")
+    assert done.status == 0, done.output
+    assert set(done.changed) == {nodes[0].name}
+    assert "policy drop" in nodes[0].run("nft list table inet torchrun").stdout
+
+
 def test_a_running_job_is_left_alone_seen_stopped_and_continued(
     play: Play, nodes: list[cluster.Node], state_of_nodes: Callable[[], list[str]]
 ):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torchrun_trainer import data
-from torchrun_trainer.config import Config, TrainerError
+from torchrun_trainer.config import Config
+from torchrun_trainer.errors import TrainerError
 
 
 @given(st.integers(1, 500), st.integers(1, 64))

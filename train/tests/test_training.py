@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Train, command
+from torchrun_trainer.metrics import read_events
 
 
 def test_two_ranks_learn_and_leave_everything_behind(train: Train):
@@ -71,3 +72,28 @@ def test_wrong_data_is_one_sentence_from_one_rank(train: Train):
     run = train(2, "--steps", "2", "--data", "/nowhere")
     assert run.status != 0
     assert run.stderr.count("--data /nowhere is no folder") == 1
+
+
+def test_a_line_of_metrics_cut_off_by_a_crash_spoils_no_other(train: Train):
+    run = train(1, "--steps", "2")
+    path = run.folder / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"event": "step", "step": 3, "lo')
+    again = train(1, "--steps", "4")
+    assert again.status == 0, again.stderr
+    kinds = [event["event"] for event in read_events(path)]
+    assert kinds.count("start") == kinds.count("end") == 2
+
+
+@pytest.mark.parametrize("blocked", ["checkpoints", "report.html", "metrics.jsonl"])
+def test_storage_that_takes_nothing_is_one_sentence(train: Train, tmp_path: Path, blocked: str):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    if blocked == "checkpoints":
+        (folder / blocked).write_text("a file where a folder belongs")
+    else:
+        (folder / blocked).mkdir()
+    run = train(1, "--steps", "2")
+    assert run.status == 2
+    assert "cannot be written" in run.stderr
+    assert blocked in run.stderr
+    assert "Traceback" not in run.stderr

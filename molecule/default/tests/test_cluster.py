@@ -130,6 +130,13 @@ def test_the_firewall_comes_back_with_the_node(hosts: dict[str, Host], name: str
     assert "policy drop" in hosts[name].check_output("nft list table inet torchrun")
 
 
+def test_the_rules_outlive_a_restart_of_nftables(hosts: dict[str, Host]):
+    for verb in ("restart", "reload", "stop", "start"):  # each of them flushes every table
+        hosts["node1"].check_output(f"systemctl {verb} nftables.service")
+    assert hosts["node1"].service("torchrun-firewall").is_running
+    assert "policy drop" in hosts["node1"].check_output("nft list table inet torchrun")
+
+
 def test_shared_storage_is_one(hosts: dict[str, Host]):
     hosts["node1"].check_output("sudo -u trainer touch /srv/torchrun/data/.molecule")
     assert hosts["node2"].file("/srv/torchrun/data/.molecule").exists

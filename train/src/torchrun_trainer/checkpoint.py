@@ -7,6 +7,7 @@ import os
 import random
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchrun_trainer.config import Config, TrainerError
+from torchrun_trainer.config import Config
+from torchrun_trainer.errors import TrainerError, writing
 
 NAME = re.compile(r"step-(\d{8})\.pt")
 
@@ -45,6 +47,16 @@ def flush_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that it is there whole or not at all, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def digest_of(path: Path) -> str:
@@ -91,23 +103,41 @@ def save(folder: Path, progress: Progress, model: nn.Module, optimizer: torch.op
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        sum_file = target.with_suffix(".sha256")
-        sum_file.write_text(f"{digest_of(temporary)}  {target.name}\n")
+        write_whole(target.with_suffix(".sha256"), f"{digest_of(temporary)}  {target.name}\n")
         temporary.replace(target)
+        write_whole(folder / "latest", f"{target.name}\n")
         flush_folder(folder)
-        latest = folder / ".latest.new"
-        latest.write_text(f"{target.name}\n")
-        latest.replace(folder / "latest")
         for old in all_in(folder)[config.keep :]:
             old.unlink()
             old.with_suffix(".sha256").unlink(missing_ok=True)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as either
+        with suppress(OSError):  # where nothing can be written, nothing may be removable either
+            temporary.unlink(missing_ok=True)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
         raise TrainerError(
-            f"The checkpoint {target} cannot be written ({error.strerror or error}): make room or mend the storage; "
+            f"The checkpoint {target} cannot be written ({reason}): make room or mend the storage; "
             "the earlier ones are untouched."
         ) from error
     return target
+
+
+def set_aside_newer(folder: Path, step: int) -> list[str]:
+    """Rename the checkpoints of later steps than the one a run begins at, and return a sentence for each.
+
+    They are damaged, or of a run that is not gone on with. Left in place, they would count as the newest: the run's own
+    would be removed for them, and the next start would resume from them.
+    """
+    said = []
+    for path in all_in(folder):
+        if path != path_of(folder, step) and path.name > path_of(folder, step).name:
+            aside = path.with_suffix(".pt.aside")
+            with writing(aside):
+                path.replace(aside)
+                path.with_suffix(".sha256").unlink(missing_ok=True)
+            said.append(
+                f"the checkpoint {path.name} is of a later step than this run begins at: it is now {aside.name}."
+            )
+    return said
 
 
 def newest_readable(folder: Path, config: Config) -> tuple[Path | None, list[str]]:

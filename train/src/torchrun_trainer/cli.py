@@ -14,8 +14,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from torchrun_trainer import checkpoint, data, distributed, report
 from torchrun_trainer.checkpoint import Progress
-from torchrun_trainer.config import Config, TrainerError
+from torchrun_trainer.config import Config
 from torchrun_trainer.distributed import Place
+from torchrun_trainer.errors import TrainerError
 from torchrun_trainer.loop import Result, Run, train
 from torchrun_trainer.metrics import Metrics, read_events
 from torchrun_trainer.model import GPT, parameter_groups
@@ -81,6 +82,9 @@ def run(config: Config, place: Place, stop: distributed.StopRequest) -> Result:
     )
     path = newest_checkpoint(config, place, metrics)
     progress = checkpoint.load(path, model, optimizer, place.device) if path else Progress()
+    if place.is_main:
+        for sentence in checkpoint.set_aside_newer(folder / "checkpoints", progress.step):
+            metrics.say(f"warning: {sentence}")
     metrics.event(
         "start",
         world_size=place.world_size,

@@ -7,9 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-
-class TrainerError(Exception):
-    """Something that the user can mend; the message is one sentence."""
+from torchrun_trainer.errors import TrainerError
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,8 @@ class Config:
         for name in ("lr", "grad_clip"):
             if not getattr(self, name) > 0:
                 raise TrainerError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give a number above 0.")
+        if self.seed < 0:
+            raise TrainerError(f"--seed is {self.seed}: give a whole number from 0.")
         if self.warmup < 0 or self.weight_decay < 0:
             raise TrainerError("--warmup and --weight-decay cannot be negative.")
         if self.width % self.heads:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from torchrun_trainer.config import TrainerError
+from torchrun_trainer.errors import TrainerError
 
 # Not source of the library itself: installed packages, tests (many are data), and what is generated.
 SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3"}
@@ -112,6 +112,8 @@ def prepare(source: str, data_dir: Path) -> Corpus:
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         return Corpus(path=str(target / "corpus.bin"), **json.loads((target / "corpus.json").read_text()))
+    except (ValueError, TypeError) as error:
+        raise TrainerError(f"The prepared corpus {target} is damaged: remove it, and it is made anew.") from error
     except OSError as error:
         raise TrainerError(
             f"The corpus cannot be prepared: {error.filename or data_dir}: {error.strerror or error}."

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchrun_trainer.config import Config, TrainerError
+from torchrun_trainer.config import Config
+from torchrun_trainer.errors import TrainerError
 
 # Longer than the preparation of a corpus on slow storage; a hang is noticed all the same.
 TIMEOUT = timedelta(minutes=10)

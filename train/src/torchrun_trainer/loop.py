@@ -12,9 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchrun_trainer import checkpoint
 from torchrun_trainer.checkpoint import Progress
-from torchrun_trainer.config import Config, TrainerError
+from torchrun_trainer.config import Config
 from torchrun_trainer.data import Samples, learning_rate, shard
 from torchrun_trainer.distributed import Place, StepReport, StopRequest, share
+from torchrun_trainer.errors import TrainerError
 from torchrun_trainer.metrics import Metrics, Rate
 
 

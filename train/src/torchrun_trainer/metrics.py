@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+from torchrun_trainer.errors import writing
+
 # Where nobody watches, a line every few seconds is enough for the journal.
 LINE_SECONDS = 5.0
 
 
+def is_torn(path: Path) -> bool:
+    """Return whether a file ends within a line."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
 class Metrics:
-    """Appends events, one JSON object a line, each flushed at once; silent when `path` is None (ranks other than 0)."""
+    """Appends events, one JSON object a line, each flushed at once; silent when `path` is None (ranks other than 0).
+
+    Raises TrainerError where the file cannot be written.
+    """
 
     def __init__(self, path: Path | None, output: TextIO = sys.stdout) -> None:
         self._file = None
@@ -23,14 +38,23 @@ class Metrics:
         self._on_terminal = output.isatty()
         self._open_line = False
         if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8")
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                torn = is_torn(path)
+                self._file = path.open("a", encoding="utf-8")
+            if torn:  # what comes now is not to be the continuation of the line that a crash cut off
+                self._write("\n")
 
     def event(self, kind: str, **values: Any) -> None:
         """Append an event with the time."""
         if self._file:
-            self._file.write(json.dumps({"event": kind, "time": time.time(), **values}) + "\n")
-            self._file.flush()
+            self._write(json.dumps({"event": kind, "time": time.time(), **values}) + "\n")
+
+    def _write(self, text: str) -> None:
+        if self._file:
+            with writing(Path(self._file.name)):
+                self._file.write(text)
+                self._file.flush()
 
     def say(self, text: str) -> None:
         """Print a line for people."""
@@ -67,11 +91,13 @@ class Metrics:
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a metrics file; a line cut off by a crash is passed over."""
     events = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            events.append(json.loads(line))
+            event = json.loads(line)
         except ValueError:
             continue
+        if isinstance(event, dict) and "event" in event:
+            events.append(event)
     return events
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torchrun_trainer.errors import writing
+
 WIDTH, HEIGHT, LEFT, BOTTOM = 720, 280, 48, 28
 
 PAGE = """<!doctype html>
@@ -71,7 +73,7 @@ def chart(
 
 
 def write(path: Path, job: str, events: Sequence[dict[str, Any]]) -> None:
-    """Write the report of all events of a run folder, restarts included, atomically."""
+    """Write the report of all events of a run folder, restarts included, atomically. Raises TrainerError."""
     starts = [event for event in events if event["event"] == "start"]
     steps = [event for event in events if event["event"] == "step"]
     ends = [event for event in events if event["event"] == "end"]
@@ -106,5 +108,6 @@ def write(path: Path, job: str, events: Sequence[dict[str, Any]]) -> None:
         rate=chart([(event["step"], event["samples_per_s"]) for event in curve[1:]], "var(--line)", 0.0, None),
     )
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    with writing(path):
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)
