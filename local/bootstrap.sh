@@ -48,9 +48,7 @@ missing_packages() {
   if [ "${1:-}" = python ]; then
     usable_python >/dev/null || wanted+=(python3 python3-venv)
   else
-    local runtime=crun
-    [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ] || runtime=runc
-    for name in podman:podman "$runtime:$runtime" iptables:iptables mmdebstrap:mmdebstrap ip:iproute2 \
+    for name in podman:podman runc:runc iptables:iptables mmdebstrap:mmdebstrap ip:iproute2 \
       ssh-keygen:openssh-client nsenter:util-linux; do
       command -v "${name%%:*}" >/dev/null || PATH=$PATH:/usr/sbin:/sbin command -v "${name%%:*}" >/dev/null || wanted+=("${name##*:}")
     done
