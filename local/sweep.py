@@ -4,7 +4,8 @@ WANTED is JSON: {"network": name, "subnet": CIDR, "bridge": interface, "image": 
 
 A run that was ended from outside leaves containers whose processes are gone though podman may still call them running,
 or, when podman's own state is gone, processes that podman no longer knows. Both are removed, and so are containers
-that the inventory no longer describes. A subnet that something else on this machine uses is refused.
+that the inventory no longer describes; one that was stopped is started again.
+A subnet that something else on this machine uses is refused.
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ def is_wanted(container: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return bool(container["ImageName"] == wanted["image"])
 
 
+def started_again(name: str, container: dict[str, Any]) -> bool:
+    """Start a container that was stopped; tell whether it runs now."""
+    if container["State"]["Status"] not in ("exited", "stopped"):
+        return False
+    return subprocess.run([PODMAN, "start", name], capture_output=True, check=False).returncode == 0
+
+
 def command_line(pid: Path) -> list[str]:
     """Return a process's arguments, none when it has ended."""
     try:
@@ -109,7 +117,9 @@ def main() -> None:
     prefix = f"{wanted['network']}-"
     found = containers(prefix)
     staying = {name for name, entry in found.items() if runs(entry) and is_wanted(entry, wanted)}
-    end_unknown(prefix, {found[name]["Id"] for name in found if runs(found[name])})
+    # A node that was stopped is started: it has what was installed on it.
+    staying |= {name for name, entry in found.items() if is_wanted(entry, wanted) and started_again(name, entry)}
+    end_unknown(prefix, {found[name]["Id"] for name in found if name in staying or runs(found[name])})
     if set(found) - staying:
         podman("rm", "--force", "--time=0", *sorted(set(found) - staying))
     print("\n".join(sorted(staying)))  # noqa: T201 (read by up.yml)

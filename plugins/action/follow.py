@@ -8,7 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.torchrun.cluster.plugins.module_utils import follow_view
+from ansible_collections.torchrun.cluster.plugins.module_utils import follow_view, job_views
 
 DOCUMENTATION = r"""
 module: follow
@@ -61,7 +61,9 @@ class ActionModule(ActionBase):
             look = self._look()
             if "msg" in look:
                 return {"failed": True, **look}
-            for line in view.update(look) + [f"{plan['members'][0]}:0: {line}" for line in look["output"]]:
+            for line in view.update(look) + [
+                f"{plan['members'][0]}:0: {job_views.printable(line)}" for line in look["output"]
+            ]:
                 display.display(f"  {line}")
             ended = self._ended(look, view, plan)
             if ended:

@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
                 entries = {host: [tuple(pair) for pair in answer["entries"]] for host, answer in told.items()}
                 lines = job_views.merged_logs(entries, arguments["lines"])
             else:
-                lines = job_views.stopped(job, told)
+                lines = [] if problem else job_views.stopped(job, told)
                 if silent and not problem:
                     problem = (
                         f"{', '.join(silent)} could not be reached, so its agent may still run: "

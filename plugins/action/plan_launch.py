@@ -71,6 +71,7 @@ class ActionModule(ActionBase):
                     "node_rank": node.node_rank,
                     "nproc_per_node": nproc[node.name],
                     "gpus": gpus[node.name],
+                    "slots": slots(cluster, node.name, reports[node.name]),
                     **{name: reports[node.name][name] for name in ("interface", "cpus", "python", "trainer_path")},
                 }
                 for node in placed.members
@@ -97,6 +98,7 @@ class ActionModule(ActionBase):
             module_args={
                 "run_dir": run_dir,
                 "user": cluster["user"],
+                "expected_launch": reports[placed.master.name]["description"].get("launch", ""),
                 "description": launch_plan.describe(identity, job, specification, placed.world_size, nodes),
                 "code_name": Path(options["script"]).name if options["script"] else None,
                 "code_text": code,

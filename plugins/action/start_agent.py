@@ -38,12 +38,15 @@ class ActionModule(ActionBase):
             module=plan["program"].get("module"),
             env=given_env.environment_of(self),
         )
-        member = job_env.Member(**plan["hosts"][variables["inventory_hostname"]])
+        host = dict(plan["hosts"][variables["inventory_hostname"]])
+        host_slots = host.pop("slots")
+        member = job_env.Member(**host)
         return self._execute_module(
             module_name="torchrun.cluster.job_start",
             module_args={
                 "job": job.name,
                 "launch": job.launch,
+                "slots": host_slots,
                 "environment_file": job_env.environment_file(job_env.environment(job, member)),
             },
             task_vars=variables,

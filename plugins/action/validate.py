@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
         nodes = rank_plan.place(hosts)
         cluster = {
             "user": self._cluster_wide("base_user", names, hostvars),
-            "shared_path": self._cluster_wide("shared_storage_path", names, hostvars),
+            "shared_path": run_options.checked_shared_path(self._cluster_wide("shared_storage_path", names, hostvars)),
             "nodes": [rank_plan.as_dict(node) for node in nodes],
         }
         facts = {"cluster": cluster, "run_options": options}

@@ -30,6 +30,10 @@ author: [The ansible-torchrun authors]
 """
 
 
+# As Ansible's own for a playbook that failed.
+EXIT_NO_HOSTS = 2
+
+
 class CallbackModule(CallbackBase):
     """Collects a task's results and prints them when the next task begins."""
 
@@ -41,6 +45,7 @@ class CallbackModule(CallbackBase):
         super().__init__()
         self.began = time.monotonic()
         self.task = ""
+        self.hosts: list[str] = []
         self.changed: list[str] = []
         self.quiet: list[str] = []
         self.failures: dict[str, list[str]] = {}
@@ -88,6 +93,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_play_start(self, play: Play) -> None:
         """Print the title of the play."""
+        self.hosts = list(play.hosts)
         self._end_task()
         check = " (check mode: nothing is changed)" if context.CLIARGS.get("check") else ""
         self._print(f"{play.get_name().strip()}{check}", C.COLOR_HIGHLIGHT)
@@ -160,7 +166,9 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_unreachable(self, result: CallbackTaskResult) -> None:
         """Say which host does not answer, and what to look at."""
-        reason = str(result.result.get("msg", "")).strip().rstrip(".")
+        reason = " ".join(str(result.result.get("msg", "")).split())
+        # Of Ansible's words around it only what ssh said.
+        reason = reason.removeprefix("Task failed: ").rpartition("can be reached over ssh: ")[2].rstrip(". ")
         self._print_sentences(
             f"NO ANSWER  {self.task}",
             f"{result.host.get_name()} cannot be reached over SSH ({reason}). "
@@ -171,8 +179,18 @@ class CallbackModule(CallbackBase):
         """Retries are waiting, not news."""
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Say that a play had no host."""
-        self._print("  no host of the inventory matches this play", C.COLOR_SKIP)
+        """Say that a play had no host. For one of ours it is an error, which Ansible itself would call success."""
+        if self.hosts not in (["nodes"], ["torchrun_members"]):
+            self._print("  no host of the inventory matches this play", C.COLOR_SKIP)
+            return
+        sentence = "No node takes part: --tags and --skip-tags leave out what the launch needs, so drop them."
+        if self.hosts == ["nodes"]:
+            sentence = (
+                "No host of the group `nodes` is left: list your hosts under it, as inventory/example/hosts.yml does, "
+                "and look at --limit."
+            )
+        self._print_sentences("FAILED  Nothing was done", sentence)
+        raise SystemExit(EXIT_NO_HOSTS)
 
     def v2_playbook_on_stats(self, stats: AggregateStats) -> None:
         """One line a host, in the form that scripts look for, and the time."""

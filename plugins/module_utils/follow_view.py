@@ -75,9 +75,9 @@ class FollowView:
             missing = [host for host in self.members if host not in running]
             phase = "waiting " + ",".join(missing)
             line = f"rendezvous {len(running)}/{len(self.members)}: waiting for {', '.join(missing)}"
-        over = all(
-            nodes.get(host, {}).get("state") in ("done", "finished", "stopped", "failed") for host in self.members
-        )
+        states = [nodes.get(host, {}).get("state") for host in self.members]
+        # Once a node has failed the job is over; the others' way out is no rendezvous.
+        over = "failed" in states or all(state in ("done", "finished", "stopped") for state in states)
         if phase != self.phase and not over:
             self.phase = phase
             lines.append(line)
@@ -113,7 +113,9 @@ class FollowView:
             per_step = (event["time"] - earlier["time"]) / (event["step"] - earlier["step"])
             eta = f"  ETA {timedelta(seconds=round(per_step * (steps - event['step'])))}"
         of = f"/{steps}" if steps else ""
-        return f"step {event['step']}{of}  loss {event['loss']:.3f}  {event.get('samples_per_s', 0):.0f} samples/s{eta}"
+        speed = f"  {event['samples_per_s']:.0f} samples/s" if event.get("samples_per_s") else ""
+        loss = f"  loss {event['loss']:.3f}" if event.get("loss") is not None else ""
+        return f"step {event['step']}{of}{loss}{speed}{eta}"
 
     def _on_checkpoint(self, event: dict[str, Any]) -> list[str]:
         return [f"checkpoint of step {event['step']}: {event['path']}"]
@@ -140,7 +142,7 @@ class FollowView:
         lines = [f"job {self.job} {status}: world size {result['world_size']}"]
         if result["step"] is not None:
             lines[0] += (
-                f", step {result['step']}, final loss {result['loss']:.3f}, {result['samples_per_s']:.0f} samples/s"
+                f", step {result['step']}, {_loss(result['loss'])}, {result['samples_per_s'] or 0:.0f} samples/s"
             )
         if result["report"]:
             lines.append(f"report       {result['report']}")
@@ -148,6 +150,10 @@ class FollowView:
         if result["step"] is not None:
             lines.append(f"checkpoints  {self.run_dir}/checkpoints/")
         return lines
+
+
+def _loss(loss: float | None) -> str:
+    return "no loss" if loss is None else f"final loss {loss:.3f}"
 
 
 def _ranks(node: Mapping[str, Any]) -> str:

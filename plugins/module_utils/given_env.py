@@ -6,7 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.torchrun.cluster.plugins.module_utils import run_options
+from ansible_collections.torchrun.cluster.plugins.module_utils import role_specs, run_options
 
 
 def options_given(action: ActionBase) -> dict[str, Any]:
@@ -16,5 +16,6 @@ def options_given(action: ActionBase) -> dict[str, Any]:
 
 def environment_of(action: ActionBase) -> dict[str, str]:
     """Return the option `env` of a launch; `validate` has checked it."""
-    env = options_given(action).get("env") or {}
-    return run_options.checked_env(action._templar.template(env))
+    env = action._templar.template(options_given(action).get("env"))
+    options, _ = role_specs.converted({"env": run_options.VERBS["train"]["env"]}, {"env": env})
+    return run_options.checked_env(options["env"])

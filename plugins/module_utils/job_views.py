@@ -66,8 +66,8 @@ def status(hosts: Mapping[str, Mapping[str, Any] | None], job: str, now: float) 
         ]
         rows += [(host, "no answer", "-", "-", "-", "-") for host in silent]
         lines += ["", f"job {name} (launch {newest})", *(f"  {line}" for line in align([HEADER, *rows]))]
-    if not names:
-        lines.append(f"No host knows a job {job}." if job else "No job was launched on these hosts yet.")
+    if not names and not job:
+        lines.append("No job was launched on these hosts yet.")
     if silent and not names:
         lines.append(f"No answer from {', '.join(silent)}.")
     return lines
@@ -77,7 +77,12 @@ def known_elsewhere(hosts: Mapping[str, Mapping[str, Any] | None], job: str) -> 
     """Return a sentence when a job was asked for that no host knows, or None."""
     if not job or any(jobs and job in jobs for jobs in hosts.values()):
         return None
-    return f"No host knows a job named {job}: `ansible-playbook playbooks/status.yml` lists the ones there are."
+    return f"No host knows a job named {job}: playbooks/status.yml without job lists those there are."
+
+
+def printable(text: str) -> str:
+    """Return a line of a program as a terminal may get it: without the control characters that would steer it."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def prefixed(host: str, text: str) -> str:
@@ -87,8 +92,11 @@ def prefixed(host: str, text: str) -> str:
 
 def merged_logs(entries: Mapping[str, Sequence[tuple[int, str]]], lines: int) -> list[str]:
     """Return the last `lines` lines of all hosts together, ordered by time. Times are unix microseconds."""
-    merged = sorted((time, host, text) for host, pairs in entries.items() for time, text in pairs)
-    return [prefixed(host, line) for _, host, text in merged[-lines:] for line in text.splitlines() or [""]]
+    # The sort is stable: lines that a host wrote at one time stay in its order.
+    merged = sorted(
+        ((time, host, text) for host, pairs in entries.items() for time, text in pairs), key=lambda entry: entry[0]
+    )
+    return [prefixed(host, printable(line)) for _, host, text in merged[-lines:] for line in text.split("\n")]
 
 
 def stopped(job: str, results: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -149,6 +149,15 @@ def node_ranks(hosts: Sequence[Host]) -> list[int]:
     return [next(free) if host.node_rank is None else int(whole_number(host.node_rank) or 0) for host in hosts]
 
 
+def is_address(text: str) -> bool:
+    """Tell whether a text is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(address: str) -> bool:
     """Tell whether an address reaches only the host itself."""
     try:
@@ -213,5 +222,11 @@ def as_dict(node: Node) -> dict[str, Any]:
 
 def from_inventory(name: str, variables: Mapping[str, Any], gpus: int | None = None) -> Host:
     """Return a host from its inventory variables: cluster_addr defaults to ansible_host, and that to the name."""
-    address = variables.get("cluster_addr") or variables.get("ansible_host") or name
-    return Host(name, str(address), variables.get("node_rank"), variables.get("nproc_per_node", "auto"), gpus)
+    variable = next((given for given in ("cluster_addr", "ansible_host") if variables.get(given)), None)
+    address = str(variables[variable] if variable else name)
+    if not is_address(address):
+        raise PlanError(
+            f"{name} has the {variable or 'name'} `{address}`, which is no IP address: nodes find each other by "
+            "address, so give cluster_addr its address on the training network."
+        )
+    return Host(name, address, variables.get("node_rank"), variables.get("nproc_per_node", "auto"), gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 JOBS_DIR = Path("/etc/torchrun/jobs")
+LOCK = Path("/run/lock/torchrun-launch")
 
 
 @contextlib.contextmanager
@@ -61,13 +63,28 @@ def write_file(path: Path, text: str, mode: int) -> None:
 
 def read_environment_file(job: str) -> dict[str, str]:
     """Return the variables of a job's environment file on this host; empty where the host has none."""
+    try:
+        return parse_environment((JOBS_DIR / f"{job}.env").read_text())
+    except OSError:
+        return {}
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """Return the variables of the text of an environment file of ours."""
     variables: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in (JOBS_DIR / f"{job}.env").read_text().splitlines():
-            name, found, quoted = line.partition("=")
-            if found and not name.startswith("#"):
-                variables[name] = re.sub(r"\\(.)", r"\1", quoted[1:-1])
+    for line in text.splitlines():
+        name, found, quoted = line.partition("=")
+        if found and not name.startswith("#"):
+            variables[name] = re.sub(r"\\(.)", r"\1", quoted[1:-1])
     return variables
+
+
+@contextlib.contextmanager
+def one_launch_at_a_time() -> Iterator[None]:
+    """Hold this host's lock of launches: what is found free cannot be taken before it is used."""
+    with LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def unit_states(jobs: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -126,13 +143,13 @@ def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     return events, offset + (len(complete) + 1 if complete else 0)
 
 
-def new_output(logs: Path, seen: str, offset: int, most: int) -> tuple[list[str], str, int]:
+def new_output(logs: Path, launch: str, seen: str, offset: int, most: int) -> tuple[list[str], str, int]:
     """Return what the first worker of a host has printed since: (lines, file, offset behind them).
 
     `logs` is the host's log folder, `seen` and `offset` are what the last call returned ("" and 0 at first). Each
-    attempt has a file of its own; of many lines the last `most` are returned.
+    attempt of a launch has a file of its own; of many lines the last `most` are returned, after one that says so.
     """
-    files = sorted(logs.glob("*/attempt_*/0/stdout.log"), key=lambda path: path.stat().st_mtime)
+    files = sorted(logs.glob(f"*{launch}*/attempt_*/0/stdout.log"), key=lambda path: path.stat().st_mtime)
     if not files:
         return [], seen, offset
     newest = str(files[-1])
@@ -140,7 +157,9 @@ def new_output(logs: Path, seen: str, offset: int, most: int) -> tuple[list[str]
     with files[-1].open("rb") as file:
         file.seek(start)
         complete = file.read(1 << 20).rpartition(b"\n")[0]
-    lines = complete.decode(errors="replace").splitlines()[-most:]
+    lines = complete.decode(errors="replace").split("\n") if complete else []
+    if len(lines) > most:
+        lines = [f"({len(lines) - most} lines are not shown here: logs.yml has them)", *lines[-most:]]
     return lines, newest, start + (len(complete) + 1 if complete else 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,19 @@ from typing import Any
 from ansible_collections.torchrun.cluster.plugins.module_utils.rank_plan import whole_number
 
 HOST_VARIABLES = ("ansible_host", "cluster_addr", "nproc_per_node", "node_rank")
+# Those that people set; connection plugins have more, which are let through unless they look like a typo of these.
+ANSIBLE_VARIABLES = (
+    "ansible_become", "ansible_become_exe", "ansible_become_method", "ansible_become_pass", "ansible_become_password",
+    "ansible_become_user", "ansible_connection", "ansible_host", "ansible_pass", "ansible_password", "ansible_port",
+    "ansible_private_key_file", "ansible_python_interpreter", "ansible_remote_tmp", "ansible_ssh_args",
+    "ansible_ssh_common_args", "ansible_ssh_executable", "ansible_ssh_extra_args", "ansible_ssh_host",
+    "ansible_ssh_pass", "ansible_ssh_port", "ansible_ssh_private_key_file", "ansible_ssh_user", "ansible_user",
+)  # fmt: skip
 JOB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+SYSTEM_FOLDERS = (
+    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys",
+    "/tmp", "/usr", "/var",  # noqa: S108 (refused, not used)
+)  # fmt: skip
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What torchrun and the guard decide: changing one of these would give a job wrong ranks.
 DECIDED = re.compile(
@@ -76,8 +89,14 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def unknown_option(name: str, verb: str, known: Iterable[str]) -> str | None:
     """Return a sentence for a name given with -e that means nothing to this verb, or None."""
-    if name in VERBS[verb] or name in known or name in HOST_VARIABLES or name.startswith("ansible_"):
+    if name in VERBS[verb] or name in known or name in HOST_VARIABLES or name in ANSIBLE_VARIABLES:
         return None
+    if name.startswith("ansible_"):
+        candidate = nearest(name, ANSIBLE_VARIABLES, cutoff=0.85)
+        return f"`{name}`, given with -e, means nothing to Ansible: did you mean `{candidate}`?" if candidate else None
+    others = [f"{other}.yml" for other, options in VERBS.items() if name in options]
+    if others:
+        return f"`{name}`, given with -e, is no variable of {verb}.yml, but of {', '.join(others)}: leave it out here."
     candidate = nearest(name, [*VERBS[verb], *known, *HOST_VARIABLES])
     hint = (
         f"did you mean `{candidate}`?"
@@ -109,7 +128,7 @@ def unknown_inventory_variable(name: str, host: str, known: Iterable[str], prefi
 
 def _checked_job(job: str) -> None:
     if job and not JOB_NAME.fullmatch(job):
-        raise OptionError(f"job is `{job}`: use up to 40 lower-case letters, digits and hyphens, beginning with none.")
+        raise OptionError(f"job is `{job}`: use up to 40 of a-z, 0-9 and hyphens, and no hyphen first.")
 
 
 def checked_env(env: Mapping[str, Any]) -> dict[str, str]:
@@ -129,6 +148,19 @@ def checked_env(env: Mapping[str, Any]) -> dict[str, str]:
     return checked
 
 
+def checked_shared_path(path: str) -> str:
+    """Return the path of the shared storage; raise OptionError for one that cannot be a folder of ours."""
+    normal = os.path.normpath(path)
+    if not normal.startswith("/"):
+        raise OptionError(f"shared_storage_path is `{path}`: give an absolute path, such as /srv/torchrun.")
+    if normal in SYSTEM_FOLDERS or normal.startswith(("/dev/", "/proc/", "/sys/", "/run/")):
+        raise OptionError(
+            f"shared_storage_path is `{path}`, which belongs to the system: give a folder of its own, such as "
+            "/srv/torchrun."
+        )
+    return normal
+
+
 def _checked_script(script: str, directory: Path) -> str:
     path = directory / Path(script).expanduser()
     if not path.exists():
@@ -142,22 +174,29 @@ def _checked_script(script: str, directory: Path) -> str:
     return str(path.resolve())
 
 
-def checked(verb: str, options: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the options of a verb after the checks that types cannot make; relative paths are within `directory`."""
-    result = dict(options)
-    _checked_job(result.get("job") or "")
-    if verb == "logs" and not 1 <= result["lines"] <= 100_000:
-        raise OptionError(f"lines is {result['lines']}: give a whole number from 1 to 100000.")
-    if verb != "train":
-        return result
-    if not result["job"]:
-        raise OptionError("job is empty: give the job a name, or leave it out.")
+def _checked_program(result: dict[str, Any], directory: Path) -> None:
+    for name in ("script", "module"):
+        if result.get(name) == "":
+            raise OptionError(f"{name} is empty: name the program, or leave {name} out to run the packaged trainer.")
     if result.get("script") and result.get("module"):
         raise OptionError("script and module exclude one another: give one of them.")
     if result.get("script"):
         result["script"] = _checked_script(result["script"], directory)
     if result.get("module") and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", result["module"]):
         raise OptionError(f"module is `{result['module']}`, which is no dotted name of a Python module.")
+
+
+def checked(verb: str, options: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the options of a verb after the checks that types cannot make; relative paths are within `directory`."""
+    result = dict(options)
+    _checked_job(result.get("job") or "")
+    if verb in ("logs", "stop", "train") and not result["job"]:
+        raise OptionError("job is empty: give the name of a job, or leave job out for the job train.")
+    if verb == "logs" and not 1 <= result["lines"] <= 100_000:
+        raise OptionError(f"lines is {result['lines']}: give a whole number from 1 to 100000.")
+    if verb != "train":
+        return result
+    _checked_program(result, directory)
     if not 1024 <= result["master_port"] <= 65535:
         raise OptionError(f"master_port is {result['master_port']}: give a port from 1024 to 65535.")
     restarts = result.get("max_restarts")

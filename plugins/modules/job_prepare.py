@@ -13,6 +13,7 @@ description:
 options:
   run_dir: {description: The run folder., type: path, required: true}
   user: {description: Account that the job runs as., type: str, required: true}
+  expected_launch: {description: Launch that the folder had when this one was planned., type: str, default: ""}
   description: {description: What C(job.yml) holds., type: dict, required: true}
   code_name: {description: File name of the script., type: str}
   code_text: {description: Text of the script., type: str}
@@ -87,6 +88,7 @@ def main() -> None:
         argument_spec={
             "run_dir": {"type": "path", "required": True},
             "user": {"type": "str", "required": True},
+            "expected_launch": {"type": "str", "default": ""},
             "description": {"type": "dict", "required": True},
             "code_name": {"type": "str"},
             "code_text": {"type": "str"},
@@ -97,7 +99,13 @@ def main() -> None:
         module.exit_json(changed=True, moved_to="", continues=False, metrics_offset=0)
     os.umask(0o027)
     try:
-        with run_folder.acting_as(module.params["user"]):
+        with run_folder.one_launch_at_a_time(), run_folder.acting_as(module.params["user"]):
+            found = run_folder.read_json(Path(module.params["run_dir"]) / "job.yml").get("launch", "")
+            if found != module.params["expected_launch"]:
+                module.fail_json(
+                    msg=f"Somebody else has just launched this job (launch {found}): the same command again follows "
+                    "it; or give this one another name with -e job=NAME."
+                )
             result = prepare(module.params)
     except OSError as error:
         module.fail_json(

@@ -63,7 +63,7 @@ UNIT_SECONDS = 3.0
 # Who comes back to a long run wants its end, not its whole history.
 HISTORY_BYTES = 65536
 # Of a program that prints a lot, so many lines at a time.
-OUTPUT_LINES = 20
+OUTPUT_LINES = 50
 
 
 def look(params: dict[str, Any], unit: dict[str, str]) -> dict[str, Any]:
@@ -77,7 +77,9 @@ def look(params: dict[str, Any], unit: dict[str, str]) -> dict[str, Any]:
         outcome = run_folder.read_json(run_dir / "outcome.json")
         output: tuple[list[str], str, int] = ([], params["output_file"], params["output_offset"])
         if params["output_of"]:
-            output = run_folder.new_output(run_dir / "logs" / params["output_of"], *output[1:], most=OUTPUT_LINES)
+            output = run_folder.new_output(
+                run_dir / "logs" / params["output_of"], params["launch"], *output[1:], most=OUTPUT_LINES
+            )
     if outcome.get("launch") != params["launch"]:
         outcome = {}
     digest = hashlib.sha256(json.dumps([nodes, outcome, unit], sort_keys=True).encode()).hexdigest()

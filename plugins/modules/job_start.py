@@ -8,11 +8,12 @@ module: job_start
 short_description: Start this host's agent of a job
 description:
   - Writes the environment file, enables the unit (so that a rebooted node rejoins) and starts it.
-  - An agent that already runs for this launch is left alone.
+  - An agent that already runs for this launch is left alone. Refuses what another launch has taken in the meantime.
 options:
   job: {description: Name of the job., type: str, required: true}
   launch: {description: Id of the launch., type: str, required: true}
   environment_file: {description: Text of the environment file., type: str, required: true}
+  slots: {description: Processes of all jobs together that this host takes., type: int, required: true}
 author: [The ansible-torchrun authors]
 """
 
@@ -21,6 +22,7 @@ EXAMPLES = r"""
   torchrun.cluster.job_start:
     job: train
     launch: 20261201T120000-1a2b
+    slots: 2
     environment_file: |
       PET_NNODES="2"
 """
@@ -31,7 +33,7 @@ import subprocess
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
+from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder, slots
 
 
 def start(module: AnsibleModule, params: dict[str, Any], state: dict[str, str]) -> None:
@@ -63,6 +65,7 @@ def main() -> None:
             "launch": {"type": "str", "required": True},
             # It may hold the user's tokens.
             "environment_file": {"type": "str", "required": True, "no_log": True},
+            "slots": {"type": "int", "required": True},
         },
         supports_check_mode=True,
     )
@@ -72,7 +75,13 @@ def main() -> None:
         module.exit_json(changed=False)
     if not module.check_mode:
         try:
-            start(module, module.params, state)
+            with run_folder.one_launch_at_a_time():
+                others = {name: taken for name, taken in run_folder.jobs_on_host().items() if name != job}
+                wanted = run_folder.parse_environment(module.params["environment_file"])
+                taken = slots.conflict(wanted, others, module.params["slots"], wanted["TORCHRUN_NODE_RANK"] == "0")
+                if taken:
+                    module.fail_json(msg=taken)
+                start(module, module.params, state)
         except OSError as error:
             module.fail_json(
                 msg=f"The environment file of the job {job} cannot be written to {run_folder.JOBS_DIR}: "

@@ -41,6 +41,7 @@ from ansible_collections.torchrun.cluster.plugins.module_utils import venv
 
 def unpack(content: bytes, python: str, target: Path) -> None:
     """Unpack the wheel (it is pure Python: that is all of installing it), compile it, and rename it into place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".new."))
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

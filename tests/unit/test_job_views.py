@@ -50,6 +50,16 @@ def test_logs_are_merged_by_time_and_carry_host_and_rank():
     assert job_views.merged_logs(entries, 1) == ["node1: Started"]
 
 
+def test_lines_of_one_moment_keep_their_order():
+    entries = {"node2": [(1, "b"), (1, "a")], "node1": [(1, "d"), (1, "c")]}
+    assert job_views.merged_logs(entries, 50) == ["node2: b", "node2: a", "node1: d", "node1: c"]
+
+
+def test_a_program_does_not_steer_the_terminal():
+    entries = {"node1": [(1, "node1:0: a\x1b[31m\x07b\x0cc\td")]}
+    assert job_views.merged_logs(entries, 50) == [r"node1:0: a\x1b[31m\x07b\x0cc" + "\td"]
+
+
 def test_a_stop_says_at_which_step_and_how_to_go_on():
     lines = job_views.stopped("train", {"a": {"changed": True, "step": 40}, "b": {"changed": True}})
     assert "at step 40 on a, b" in lines[0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,6 +143,9 @@ def torch_stand_in(tmp_path: Path) -> Path:
         (folder / "__init__.py").touch()
     (elastic / "agent/server/__init__.py").touch()
     (elastic / "agent/server/api.py").write_text("class SimpleElasticAgent: pass\n")
+    (elastic / "agent/server/local_elastic_agent.py").write_text(
+        "class LocalElasticAgent:\n    def _monitor_workers(self, group): return group\n"
+    )
     (elastic / "multiprocessing/api.py").write_text("class SignalException(Exception): pass\n")
     (elastic / "multiprocessing/errors.py").write_text("class ChildFailedError(Exception): pass\n")
     (elastic.parent / "run.py").write_text(
@@ -157,6 +162,25 @@ def torch_stand_in(tmp_path: Path) -> Path:
         "    SimpleElasticAgent()._exit_barrier()\n"
     )
     return tmp_path / "stand_in"
+
+
+class Failed:
+    """A result of looking after workers: one of them exited with `exitcode`."""
+
+    def __init__(self, exitcode: int) -> None:
+        self.failures = {0: SimpleNamespace(exitcode=exitcode)}
+
+    def is_failed(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("exitcode", "left"), [(2, 0), (1, 3), (-9, 3)])
+def test_wrong_arguments_are_not_tried_again(monkeypatch: pytest.MonkeyPatch, exitcode: int, left: int):
+    monkeypatch.syspath_prepend(str(LIBEXEC))
+    module = importlib.import_module("agent")
+    torchrun_agent = SimpleNamespace(_remaining_restarts=3)
+    module.without_restart_of_wrong_usage(lambda *_: Failed(exitcode))(torchrun_agent, None)
+    assert torchrun_agent._remaining_restarts == left
 
 
 def other_node(tmp_path: Path, state: str) -> None:

@@ -79,17 +79,26 @@ def test_events_cut_off_by_a_crash_are_read_when_they_are_whole(tmp_path: Path):
 
 
 def test_output_of_the_newest_attempt_is_read_on_where_it_was_left(tmp_path: Path):
-    first = tmp_path / "id_x/attempt_0/0/stdout.log"
+    earlier = tmp_path / "job-l0_x/attempt_0/0/stdout.log"  # of another launch
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("stale\n")
+    first = tmp_path / "job-l1_x/attempt_0/0/stdout.log"
     first.parent.mkdir(parents=True)
     first.write_text("one\ntwo\nthr")
-    assert run_folder.new_output(tmp_path, "", 0, 20) == (["one", "two"], str(first), 8)
+    assert run_folder.new_output(tmp_path, "l1", "", 0, 20) == (["one", "two"], str(first), 8)
     first.write_text("one\ntwo\nthree\n")
-    assert run_folder.new_output(tmp_path, str(first), 8, 20) == (["three"], str(first), 14)
-    again = tmp_path / "id_x/attempt_1/0/stdout.log"
+    assert run_folder.new_output(tmp_path, "l1", str(first), 8, 20) == (["three"], str(first), 14)
+    again = tmp_path / "job-l1_x/attempt_1/0/stdout.log"
     again.parent.mkdir(parents=True)
     again.write_text("anew\n")
     os.utime(first, (0, 0))
-    assert run_folder.new_output(tmp_path, str(first), 14, 20) == (["anew"], str(again), 5)
+    assert run_folder.new_output(tmp_path, "l1", str(first), 14, 20) == (["anew"], str(again), 5)
+    again.write_text("1\n2\n3\n")
+    assert run_folder.new_output(tmp_path, "l1", "", 0, 2)[0] == [
+        "(1 lines are not shown here: logs.yml has them)",
+        "2",
+        "3",
+    ]
 
 
 def description(launch: str, **program: str) -> dict[str, object]:

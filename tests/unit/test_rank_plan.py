@@ -138,3 +138,10 @@ def test_4_and_2_gpus_make_a_world_of_6():
     assert plan["world_size"] == "6"
     assert [member["ranks"] for member in plan["members"]] == [[0, 3], [4, 5]]
     assert plan["master"] == "big"
+
+
+@pytest.mark.parametrize("address", ["not an address!", "10.1.2.300", "gpu1.example.org"])
+def test_what_is_no_address_is_refused_by_host_and_variable(address: str):
+    with pytest.raises(rank_plan.PlanError) as caught:
+        rank_plan.from_inventory("gpu1", {"cluster_addr": address, "ansible_host": "10.0.0.1"})
+    assert "gpu1 has the cluster_addr" in str(caught.value)

@@ -33,6 +33,9 @@ def test_defaults_follow_the_backend():
         ({"job": "x" * 41}, "job"),
         ({"script": "/nowhere.py"}, "/nowhere.py"),
         ({"script": "/etc"}, "no file"),
+        ({"script": ""}, "script is empty"),
+        ({"module": ""}, "module is empty"),
+        ({"job": ""}, "job is empty"),
         ({"script": "/etc/hostname", "module": "m"}, "module"),
         ({"module": "a-b"}, "a-b"),
         ({"master_port": 80}, "master_port"),
@@ -108,3 +111,31 @@ def test_the_users_own_inventory_variables_are_left_alone(name: str):
 @pytest.mark.parametrize("name", ["nproc_per_nod", "clusteraddr", "base_packges", "firewall_zone"])
 def test_an_inventory_variable_that_looks_like_ours_is_refused(name: str):
     assert f"`{name}` of a" in (run_options.unknown_inventory_variable(name, "a", KNOWN, ["firewall_"]) or "")
+
+
+@pytest.mark.parametrize("verb", ["logs", "stop"])
+def test_a_verb_for_one_job_needs_its_name(verb: str):
+    options, _ = role_specs.converted(run_options.VERBS[verb], {"job": ""})
+    with pytest.raises(OptionError, match="job is empty"):
+        run_options.checked(verb, options, Path("/"))
+
+
+def test_an_option_of_another_verb_is_named_as_that():
+    assert "but of train.yml" in (run_options.unknown_option("nnodes", "site", KNOWN) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("ansible_hots", False), ("ansible_host", True), ("ansible_winrm_x", True)]
+)
+def test_a_typo_of_a_variable_of_ansible_is_refused(name: str, known: bool):
+    assert (run_options.unknown_option(name, "train", KNOWN) is None) is known
+
+
+@pytest.mark.parametrize("path", ["relative", "/", "/usr", "/etc/", "/srv/..", "/proc/x"])
+def test_a_folder_of_the_system_is_no_shared_storage(path: str):
+    with pytest.raises(OptionError, match="shared_storage_path"):
+        run_options.checked_shared_path(path)
+
+
+def test_the_path_of_the_shared_storage_is_made_plain():
+    assert run_options.checked_shared_path("/srv//torchrun/") == "/srv/torchrun"

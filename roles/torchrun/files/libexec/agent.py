@@ -7,6 +7,7 @@ again), 75 lost the other nodes (try again: this agent rejoins the rendezvous).
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
@@ -19,6 +20,8 @@ import run_state
 # As long as torchrun itself waits for agents whose workers are not done.
 OTHERS_SECONDS = 300.0
 LOOK_SECONDS = 0.2
+# By convention wrong arguments, of argparse, of Python itself and of the packaged trainer: they stay wrong.
+EXIT_USAGE = 2
 # States of a node whose workers ended too early, or begin anew.
 LEFT = ("interrupted", "restarting", "rendezvous", "failed")
 
@@ -53,8 +56,22 @@ def await_others() -> None:
         if left:
             raise OthersLeftError(f"{', '.join(left)} left before its workers were done")
         if all(state in ("done", "finished") or (elastic and state in ("", "rendezvous")) for state in states):
+            # The host of the rendezvous may be gone before this agent has said goodbye to it: no news in the log.
+            logging.getLogger("torch.distributed.elastic.rendezvous").setLevel(logging.ERROR)
             return
         time.sleep(LOOK_SECONDS)
+
+
+def without_restart_of_wrong_usage(monitor: Any) -> Any:
+    """Return what looks after the workers, changed so that one that exits with EXIT_USAGE is not started again."""
+
+    def monitored(agent: Any, group: Any) -> Any:
+        result = monitor(agent, group)
+        if result.is_failed() and any(failure.exitcode == EXIT_USAGE for failure in result.failures.values()):
+            agent._remaining_restarts = 0
+        return result
+
+    return monitored
 
 
 def last_words(log_dir: Path, local_rank: int) -> tuple[str, Path | None]:
@@ -93,10 +110,12 @@ def main() -> int:
 
     from torch.distributed import run  # noqa: PLC0415 (takes seconds; the report above must not wait for it)
     from torch.distributed.elastic.agent.server.api import SimpleElasticAgent  # noqa: PLC0415
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
     SimpleElasticAgent._exit_barrier = lambda _: await_others()
+    LocalElasticAgent._monitor_workers = without_restart_of_wrong_usage(LocalElasticAgent._monitor_workers)
     try:
         run.main(json.loads(os.environ["TORCHRUN_ARGV"]))
     except SignalException:
