@@ -101,19 +101,20 @@ def main() -> None:
     try:
         with run_folder.one_launch_at_a_time(), run_folder.acting_as(module.params["user"]):
             found = run_folder.read_json(Path(module.params["run_dir"]) / "job.yml").get("launch", "")
-            if found != module.params["expected_launch"]:
-                module.fail_json(
-                    msg=f"Somebody else has just launched this job (launch {found}): the same command again follows "
-                    "it; or give this one another name with -e job=NAME."
-                )
-            result = prepare(module.params)
+            result = prepare(module.params) if found == module.params["expected_launch"] else None
     except OSError as error:
         module.fail_json(
             msg=f"The run folder {module.params['run_dir']} cannot be written: {error.strerror or error}. "
             "Check that the shared storage is mounted, has space, and belongs to "
             f"{module.params['user']}; site.yml sets it up."
         )
-    module.exit_json(changed=True, **result)
+    if result is None:
+        module.fail_json(
+            msg=f"Somebody else has just launched this job (launch {found}): the same command again follows it; "
+            "or give this one another name with -e job=NAME."
+        )
+    else:
+        module.exit_json(changed=True, **result)
 
 
 if __name__ == "__main__":

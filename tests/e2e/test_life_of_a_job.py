@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cluster
@@ -111,6 +112,33 @@ def test_a_job_that_fails_says_why_and_the_playbook_fails(play: Play, nodes: lis
     assert "Traceback" not in done.errors[-1]
     for node in nodes:
         assert node.run("systemctl is-enabled torchrun@boom", check=False).stdout.strip() == "disabled"
+
+
+def test_wrong_arguments_are_not_tried_again(play: Play, nodes: list[cluster.Node]):
+    done = play("train.yml", """-e job=usage -e nnodes=2 -e module=json.tool -e '{"script_args": ["--no-such"]}'""")
+    assert done.status != 0
+    assert "exited with 2" in done.errors[-1]
+    assert "--no-such" in done.errors[-1]
+    assert nodes[0].run(f"ls -d {RUNS}/usage/logs/*/*/attempt_1", check=False).returncode != 0
+
+
+def test_of_two_launches_at_one_moment_one_is_refused(play: Play, nodes: list[cluster.Node], tmp_path: Path):
+    script = tmp_path / "wait.py"
+    script.write_text("import time; time.sleep(600)\n")
+    words = f"-e job=both -e nnodes=2 -e wait=false -e script={script}"
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda _: play("train.yml", words), range(2)))
+    try:
+        won, lost = sorted(runs, key=lambda run: run.status)
+        assert won.status == 0, won.output
+        launch = json.loads(nodes[0].run(f"cat {RUNS}/both/job.yml").stdout)["launch"]
+        assert all(
+            f'TORCHRUN_LAUNCH="{launch}"' in node.run("cat /etc/torchrun/jobs/both.env").stdout for node in nodes
+        )
+        # The later one met the other's plan, or came when it ran already: then it was only shown.
+        assert "Somebody else" in " ".join(lost.errors) if lost.status else "already runs" in " ".join(lost.shown)
+    finally:
+        assert play("playbooks/stop.yml", "-e job=both").status == 0
 
 
 def test_a_job_that_cannot_start_on_one_node_starts_on_none(play: Play, nodes: list[cluster.Node]):
