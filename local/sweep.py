@@ -64,11 +64,12 @@ def is_wanted(container: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return bool(container["ImageName"] == wanted["image"])
 
 
-def started_again(name: str, container: dict[str, Any]) -> bool:
-    """Start a container that was stopped; tell whether it runs now."""
-    if container["State"]["Status"] not in ("exited", "stopped"):
-        return False
-    return subprocess.run([PODMAN, "start", name], capture_output=True, check=False).returncode == 0
+def start_stopped(found: dict[str, dict[str, Any]], wanted: set[str]) -> bool:
+    """Start the wanted containers that were stopped; tell whether there were any."""
+    stopped = [name for name in found if name in wanted and found[name]["State"]["Status"] in ("exited", "stopped")]
+    for name in stopped:
+        subprocess.run([PODMAN, "start", name], capture_output=True, check=False)
+    return bool(stopped)
 
 
 def command_line(pid: Path) -> list[str]:
@@ -116,10 +117,11 @@ def main() -> None:
         sys.exit(f"{taken}: set network in local_nodes.yml of the inventory to a free one.")
     prefix = f"{wanted['network']}-"
     found = containers(prefix)
+    # A node that was stopped is started: it has what was installed on it. Its address it has only then.
+    if start_stopped(found, set(wanted["containers"])):
+        found = containers(prefix)
     staying = {name for name, entry in found.items() if runs(entry) and is_wanted(entry, wanted)}
-    # A node that was stopped is started: it has what was installed on it.
-    staying |= {name for name, entry in found.items() if is_wanted(entry, wanted) and started_again(name, entry)}
-    end_unknown(prefix, {found[name]["Id"] for name in found if name in staying or runs(found[name])})
+    end_unknown(prefix, {found[name]["Id"] for name in found if runs(found[name])})
     if set(found) - staying:
         podman("rm", "--force", "--time=0", *sorted(set(found) - staying))
     print("\n".join(sorted(staying)))  # noqa: T201 (read by up.yml)
