@@ -1,45 +1,21 @@
-"""A small corpus, and running the trainer under torchrun as a user does."""
+"""A small corpus, and training with so many ranks."""
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from ranks import Before, Outcome, Ranks, start_server
 
-SOURCE = Path(__file__).parents[1] / "src"
-# A model that trains in seconds, and a corpus with enough structure to learn.
-SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--block-size", "32", "--batch-size", "12", "--warmup", "5"]
+start_server()
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a run of the trainer."""
-
-    status: int
-    stderr: str
-    folder: Path
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """All events of the run folder."""
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """The events of a kind."""
-        return [event for event in self.events if event["event"] == kind]
-
-    @property
-    def losses(self) -> dict[int, float]:
-        """The loss of each logged step, the last time it was done."""
-        return {event["step"]: event["loss"] for event in self.of("step")}
+# A model that trains in milliseconds. Equal shares and float32: nothing that is measured changes the result.
+SMALL = [
+    *("--layers", "1", "--width", "16", "--heads", "2", "--block-size", "16", "--batch-size", "12", "--warmup", "5"),
+    *("--steps", "10", "--log-every", "1", "--precision", "float32", "--balance", "equal", "--no-tensorboard"),
+]
 
 
 @pytest.fixture(scope="session")
@@ -54,37 +30,49 @@ def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where data is prepared, for all tests."""
+    return tmp_path_factory.mktemp("data")
+
+
+Start = Callable[..., Ranks]
 Train = Callable[..., Outcome]
 
 
-def command(nproc: int, *options: str) -> list[str]:
-    """Return the command line: torchrun on this machine, or for one process the module alone, which starts sooner."""
-    if nproc == 1:
-        return [sys.executable, "-m", "torchrun_trainer", *SMALL, *options]
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-    return [*words, "-m", "torchrun_trainer", *SMALL, *options]
+@pytest.fixture(scope="session")
+def start_in(corpus_folder: Path, data_folder: Path) -> Callable[[Path], Start]:
+    """Return a function that returns one that starts so many ranks, with their files in a folder."""
+
+    def starter(place: Path) -> Start:
+        count = 0
+
+        def begin(
+            world_size: int, *options: str, folder: Path | None = None, before: Before | None = None, **environment: str
+        ) -> Ranks:
+            nonlocal count
+            count += 1
+            text = [] if {"--dataset", "--data", "--config", "image"} & set(options) else ["--data", str(corpus_folder)]
+            variables = {"TORCHRUN_DATA_DIR": str(data_folder), **environment}
+            logs = place / f"logs-{count}"
+            return Ranks(world_size, [*SMALL, *text, *options], folder or place / "run", logs, variables, before)
+
+        return begin
+
+    return starter
 
 
 @pytest.fixture
-def environment(tmp_path: Path, corpus_folder: Path) -> dict[str, str]:
-    """The environment of a worker, with folders of this test's own."""
-    return {
-        **os.environ,
-        "PYTHONPATH": str(SOURCE),
-        "TORCHRUN_RUN_DIR": str(tmp_path / "run"),
-        "TORCHRUN_DATA_DIR": str(corpus_folder.parent / "data"),
-        "OMP_NUM_THREADS": "1",
-    }
+def start(start_in: Callable[[Path], Start], tmp_path: Path) -> Start:
+    """Return a function that starts so many ranks."""
+    return start_in(tmp_path)
 
 
 @pytest.fixture
-def train(environment: dict[str, str], corpus_folder: Path) -> Train:
-    """Return a function that trains with so many processes and returns what came of it."""
+def train(start: Start) -> Train:
+    """Return a function that trains with so many ranks to the end, and returns what came of it."""
 
-    def run(nproc: int, *options: str, folder: Path | None = None) -> Outcome:
-        variables = environment | ({"TORCHRUN_RUN_DIR": str(folder)} if folder else {})
-        words = command(nproc, "--data", str(corpus_folder), *options)
-        done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False, timeout=120)
-        return Outcome(done.returncode, done.stderr, Path(variables["TORCHRUN_RUN_DIR"]))
+    def run(world_size: int, *options: str, **more: object) -> Outcome:
+        return start(world_size, *options, **more).finish()
 
     return run

@@ -1,126 +1,285 @@
-"""Checkpoints are whole or not there."""
+"""Checkpoints are whole or not there; damaged ones are passed over; what cannot be written loses nothing."""
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
+import random
 import resource
-from dataclasses import replace
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import pytest
 import torch
+from conftest import Train
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ranks import Outcome
 from torchrun_trainer import checkpoint
 from torchrun_trainer.checkpoint import Progress
-from torchrun_trainer.config import Config
 from torchrun_trainer.errors import TrainerError
-from torchrun_trainer.model import GPT
 
-CONFIG = Config(layers=1, width=16, heads=2, block_size=8, keep=2)
-
-
-@pytest.fixture
-def parts() -> tuple[GPT, torch.optim.Optimizer]:
-    model = GPT(CONFIG)
-    return model, torch.optim.AdamW(model.parameters())
+STATE = {"weights": torch.arange(500, dtype=torch.float32), "versions": {"torch": "2"}, "plan": [6, 6]}
 
 
-def test_the_newest_are_kept_and_latest_names_the_last(tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer]):
-    for step in (1, 2, 3):
-        checkpoint.save(tmp_path, Progress(step, step), *parts, CONFIG)
-    assert [path.name for path in checkpoint.all_in(tmp_path)] == ["step-00000003.pt", "step-00000002.pt"]
-    assert (tmp_path / "latest").read_text().strip() == "step-00000003.pt"
+def save(folder: Path, *steps: int, keep: int = 3, keep_every: int = 0) -> Path:
+    """Write checkpoints, and return the path of the last."""
+    for step in steps:
+        path = checkpoint.write(
+            folder,
+            Progress(step, 8 * step),
+            STATE | {"step": step},
+            model_hash="hash",
+            keep=keep,
+            keep_every=keep_every,
+        )
+    return path
 
 
-def test_killed_while_writing_leaves_the_one_before(
-    tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
-):
-    checkpoint.save(tmp_path, Progress(1, 8), *parts, CONFIG)
+def newest(folder: Path) -> tuple[int | None, list[str]]:
+    """Return (the step of the checkpoint that a run would go on from, the warnings)."""
+    path, warnings = checkpoint.newest_readable(folder, "hash")
+    if path:
+        checkpoint.read(path)
+    return checkpoint.step_of(path) if path else None, warnings
 
-    def half(_: object, file: BinaryIO) -> None:
+
+def steps_in(folder: Path) -> list[int]:
+    """Return the steps of all checkpoints of a folder, newest first."""
+    return [checkpoint.step_of(path) for path in checkpoint.all_in(folder)]
+
+
+def test_the_newest_are_kept_and_every_nth_and_latest_names_the_last(tmp_path: Path):
+    save(tmp_path, *range(1, 13), keep=2, keep_every=5)
+    assert steps_in(tmp_path) == [12, 11, 10, 5]
+    assert (tmp_path / "latest").read_text() == "step-00000012\n"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_what_was_saved_is_read(tmp_path: Path):
+    state = checkpoint.read(save(tmp_path, 3))
+    assert torch.equal(state["weights"], STATE["weights"])
+    assert (state["step"], state["plan"]) == (3, [6, 6])
+
+
+def test_the_steps_of_long_runs_are_in_order(tmp_path: Path):
+    save(tmp_path, 99_999_999, 100_000_000)
+    assert newest(tmp_path) == (100_000_000, [])
+
+
+def test_the_manifest_says_what_it_is_a_checkpoint_of(tmp_path: Path):
+    path = save(tmp_path, 3)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert (manifest["step"], manifest["samples"], manifest["model_hash"]) == (3, 24, "hash")
+    assert manifest["files"]["state.pt"]["bytes"] == (path / "state.pt").stat().st_size
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: os.truncate(path / "state.pt", 1000),
+    "empty": lambda path: os.truncate(path / "state.pt", 0),
+    "without its state": lambda path: (path / "state.pt").unlink(),
+    "without a manifest": lambda path: (path / "manifest.json").unlink(),
+    "with an empty manifest": lambda path: (path / "manifest.json").write_text(""),
+    "with a torn manifest": lambda path: os.truncate(path / "manifest.json", 60),
+    "with a manifest of something else": lambda path: (path / "manifest.json").write_text("[1, 2]"),
+    "with a manifest that is no text": lambda path: (path / "manifest.json").write_bytes(b"\xff\x00"),
+    "an empty folder": lambda path: [file.unlink() for file in path.iterdir()],
+    "a file": lambda path: (shutil.rmtree(path), path.write_text("")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path: Path, damage: str):
+    save(tmp_path, 1)
+    DAMAGES[damage](save(tmp_path, 2))
+    step, (warning,) = newest(tmp_path)
+    assert step == 1
+    assert warning.startswith("the checkpoint step-00000002 is damaged (")
+    assert warning.endswith("): using the one before.")
+
+
+def flip(path: Path, bit: int) -> None:
+    """Flip a bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[bit // 8 % len(content)] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+@given(bit=st.integers(0, 1 << 20))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_flipped_bit_of_a_state_goes_unnoticed(tmp_path: Path, bit: int):
+    shutil.rmtree(tmp_path)
+    save(tmp_path, 1)
+    flip(save(tmp_path, 2) / "state.pt", bit)
+    assert newest(tmp_path)[0] == 1
+
+
+def test_no_flipped_bit_of_a_manifest_stops_a_run(tmp_path: Path):
+    save(tmp_path, 1)
+    path = save(tmp_path, 2) / "manifest.json"
+    whole = path.read_bytes()
+    for bit in range(0, 8 * len(whole), 7):
+        path.write_bytes(whole)
+        flip(path, bit)
+        step, warnings = newest(tmp_path)
+        assert (step, len(warnings)) in ((1, 1), (2, 0))
+
+
+def test_all_damaged_is_a_run_from_the_start(tmp_path: Path):
+    for step in (1, 2):
+        os.truncate(save(tmp_path, step) / "state.pt", 10)
+    step, warnings = newest(tmp_path)
+    assert step is None
+    assert len(warnings) == 2
+    assert checkpoint.newest_readable(tmp_path / "nothing", "hash") == (None, [])
+
+
+def test_one_of_another_model_is_refused(tmp_path: Path):
+    save(tmp_path, 1)
+    with pytest.raises(
+        TrainerError, match="is of another model: give its options, another job name, or --resume never"
+    ):
+        checkpoint.newest_readable(tmp_path, "another hash")
+
+
+class Code:
+    """Something that runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make a folder when it is read."""
+        return os.mkdir, ("harm",)
+
+
+def test_code_in_a_checkpoint_never_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    path = save(tmp_path / "checkpoints", 1)
+    for write in (torch.save, lambda value, file: file.write_bytes(pickle.dumps(value))):
+        write({"weights": Code()}, path / "state.pt")
+        with pytest.raises(TrainerError, match="cannot be read: it holds something else than tensors") as raised:
+            checkpoint.read(path)
+        assert "\n" not in str(raised.value)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_killed_while_writing_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save(tmp_path, 1)
+
+    def half(_: object, file: Any) -> None:
         file.write(b"half a checkpoint")
         raise KeyboardInterrupt  # not an error that could be handled: like a kill
 
     monkeypatch.setattr(torch, "save", half)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(tmp_path, Progress(2, 16), *parts, CONFIG)
-    path, warnings = checkpoint.newest_readable(tmp_path, CONFIG)
-    assert path == tmp_path / "step-00000001.pt"
-    assert warnings == []
-    assert checkpoint.load(path, *parts, torch.device("cpu")) == Progress(1, 8)
+        save(tmp_path, 2)
+    assert (tmp_path / ".step-00000002.new").exists()
+    assert newest(tmp_path) == (1, [])
+    checkpoint.clean(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
 
 
-def test_a_full_disk_is_one_sentence_and_loses_nothing(
-    tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
-):
-    checkpoint.save(tmp_path, Progress(1, 8), *parts, CONFIG)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(TrainerError, match="No space left on device"):
-        checkpoint.save(tmp_path, Progress(2, 16), *parts, CONFIG)
-    assert checkpoint.newest_readable(tmp_path, CONFIG)[0] == tmp_path / "step-00000001.pt"
-    assert not list(tmp_path.glob(".*.new"))
+def test_what_kills_left_behind_is_removed(tmp_path: Path):
+    save(tmp_path, 1)
+    for name in (".step-00000002.new", ".step-00000001.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.pt").write_text("half")
+    checkpoint.clean(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
 
 
-def test_a_file_without_its_checksum_is_not_trusted(tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer]):
-    checkpoint.save(tmp_path, Progress(1, 8), *parts, CONFIG)
-    checkpoint.save(tmp_path, Progress(2, 16), *parts, CONFIG)
-    (tmp_path / "step-00000002.sha256").unlink()
-    path, warnings = checkpoint.newest_readable(tmp_path, CONFIG)
-    assert path == tmp_path / "step-00000001.pt"
-    assert "step-00000002.pt" in warnings[0]
+def test_one_of_the_same_step_is_replaced(tmp_path: Path):
+    os.truncate(save(tmp_path, 1) / "state.pt", 10)
+    save(tmp_path, 1)
+    assert newest(tmp_path) == (1, [])
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer]):
-    checkpoint.save(tmp_path, Progress(1, 8), *parts, CONFIG)
-    newest = checkpoint.save(tmp_path, Progress(2, 16), *parts, CONFIG)
-    newest.write_bytes(newest.read_bytes()[:-100] + b"\0" * 100)
-    path, warnings = checkpoint.newest_readable(tmp_path, CONFIG)
-    assert path == tmp_path / "step-00000001.pt"
-    assert "step-00000002.pt is damaged" in warnings[0]
+def test_a_run_that_begins_before_others_never_loses_its_own_to_them(tmp_path: Path):
+    save(tmp_path, 1, 8, 9)
+    for step in (8, 9):  # both are damaged, and the run goes on from step 1
+        (checkpoint.path_of(tmp_path, step) / "state.pt").write_bytes(b"damaged")
+    said = checkpoint.set_aside_newer(tmp_path, 1)
+    assert "it is now step-00000009.aside" in said[0]
+    assert len(said) == 2
+    save(tmp_path, 2, 3, keep=2)
+    assert steps_in(tmp_path) == [3, 2]
+    assert newest(tmp_path) == (3, [])
+    assert (tmp_path / "step-00000009.aside/state.pt").read_bytes() == b"damaged"
+    save(tmp_path, 9)
+    assert len(checkpoint.set_aside_newer(tmp_path, 1)) == 3  # in the place of what was set aside before
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer]):
-    checkpoint.save(tmp_path, Progress(1, 8), *parts, CONFIG)
-    with pytest.raises(TrainerError, match="another shape"):
-        checkpoint.newest_readable(tmp_path, replace(CONFIG, layers=2))
-
-
-def test_what_the_device_of_a_full_disk_says_is_one_sentence(tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer]):
-    checkpoint.save(tmp_path, Progress(1, 8), *parts, CONFIG)
+def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path):
+    save(tmp_path, 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # writing beyond fails, as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))  # writing beyond fails, as on a full disk
     try:
-        with pytest.raises(TrainerError, match="cannot be written") as raised:
-            checkpoint.save(tmp_path, Progress(2, 16), *parts, CONFIG)
+        with pytest.raises(
+            TrainerError, match=r"step-00000002 cannot be written \(File too large\): make room"
+        ) as raised:
+            save(tmp_path, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "\n" not in str(raised.value)
-    assert checkpoint.newest_readable(tmp_path, CONFIG)[0] == tmp_path / "step-00000001.pt"
+    assert newest(tmp_path) == (1, [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
 
 
-@pytest.mark.parametrize("content", ["", "half a lin"])
-def test_a_torn_checksum_is_a_damaged_checkpoint(
-    tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer], content: str
-):
-    checkpoint.save(tmp_path, Progress(1, 8), *parts, CONFIG)
-    checkpoint.save(tmp_path, Progress(2, 16), *parts, CONFIG)
-    (tmp_path / "step-00000002.sha256").write_text(content)
-    assert checkpoint.newest_readable(tmp_path, CONFIG)[0] == tmp_path / "step-00000001.pt"
+def fill_disk(rank: int) -> None:
+    """Let files end at 16 KiB, as on a full disk."""
+    del rank
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16384, resource.RLIM_INFINITY))
 
 
-def test_a_run_that_begins_before_a_checkpoint_never_loses_its_own_to_it(
-    tmp_path: Path, parts: tuple[GPT, torch.optim.Optimizer]
-):
-    for step in (1, 8, 9):
-        checkpoint.save(tmp_path, Progress(step, step), *parts, replace(CONFIG, keep=5))
-    for step in (8, 9):  # both are damaged, and the run goes on from step 1
-        checkpoint.path_of(tmp_path, step).write_bytes(b"damaged")
-    assert len(checkpoint.set_aside_newer(tmp_path, 1)) == 2
-    checkpoint.save(tmp_path, Progress(2, 2), *parts, CONFIG)
-    checkpoint.save(tmp_path, Progress(3, 3), *parts, CONFIG)
-    assert [path.name for path in checkpoint.all_in(tmp_path)] == ["step-00000003.pt", "step-00000002.pt"]
-    assert checkpoint.newest_readable(tmp_path, CONFIG) == (tmp_path / "step-00000003.pt", [])
-    assert (tmp_path / "step-00000009.pt.aside").read_bytes() == b"damaged"
+@pytest.mark.parametrize("every", [1, 2, 5, 40])  # 1: each step finds the write of the one before under way
+def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_last(train: Train, every: int):
+    assert train(2, "--steps", "5").succeeded
+    words = ["--steps", "40", "--log-every", "100", "--checkpoint-every", str(every)]
+    run = train(2, *words, before=fill_disk)
+    assert (
+        "cannot be written (File too large): make room or mend the storage; the earlier ones are untouched."
+        in run.sentence
+    )
+    assert run.state()["step"] == 5
+    assert run.checkpoints == [5]
+    assert train(2, "--steps", "8").of("start")[-1]["start_step"] == 5
+
+
+def damaged_run(train: Train, *more: str) -> Outcome:
+    """Train, damage the newest checkpoint, and train on."""
+    first = train(2, "--steps", "9", "--checkpoint-every", "3", *more)
+    flip(first.folder / "checkpoints/step-00000009/state.pt", random.Random(1).randrange(1 << 20))  # noqa: S311
+    return train(2, "--steps", "9", "--checkpoint-every", "3", *more)
+
+
+def test_a_run_goes_on_from_the_one_before_a_damaged_one(train: Train):
+    run = damaged_run(train)
+    assert run.succeeded, run.stderr
+    assert "step-00000009 is damaged (its checksum differs): using the one before." in run.stdout
+    assert run.of("start")[-1]["start_step"] == 6
+    assert len(run.of("warning")) == 2
+    assert run.checkpoints == [3, 6, 9]
+    assert (run.folder / "checkpoints/step-00000009.aside").is_dir()
+
+
+def test_a_checkpoint_with_code_is_refused_by_a_run(train: Train):
+    run = train(1, "--steps", "2")
+    folder = run.folder / "checkpoints"
+    model_hash = checkpoint.read_manifest(folder / "step-00000002")["model_hash"]
+    checkpoint.write(
+        folder, Progress(3, 36), {"model": Code(), "versions": {}}, model_hash=model_hash, keep=3, keep_every=0
+    )
+    before = set(folder.iterdir())
+    sentence = train(1, "--steps", "4").sentence
+    assert "step-00000003 cannot be read: it holds something else than tensors and plain values." in sentence
+    assert set(folder.iterdir()) == before
+    assert not Path("harm").exists()
+
+
+def test_begin_anew_is_what_never_says(train: Train):
+    first = train(2, "--steps", "4")
+    again = train(2, "--steps", "3", "--resume", "never")
+    assert again.of("start")[-1]["start_step"] == 0
+    assert again.checkpoints == [3]
+    assert (first.folder / "checkpoints/step-00000004.aside").is_dir()

@@ -1,4 +1,4 @@
-"""The corpus and the order of samples."""
+"""Which samples a step has, and what they are."""
 
 from __future__ import annotations
 
@@ -6,48 +6,82 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torchrun_trainer import data
+from torchrun_trainer import corpus, images
 from torchrun_trainer.config import Config
-from torchrun_trainer.errors import TrainerError
+from torchrun_trainer.corpus import TextBlocks
+from torchrun_trainer.data import Loader, Order
+from torchrun_trainer.loop import learning_rate
+from torchrun_trainer.tokenizer import BpeTokenizer
 
 
-@given(st.integers(1, 500), st.integers(1, 64))
-def test_every_sample_goes_to_exactly_one_rank(count: int, world_size: int):
-    shards = [data.shard(count, rank, world_size) for rank in range(world_size)]
-    assert [number for shard in shards for number in shard] == list(range(count))
-    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+@given(st.integers(1, 60), st.integers(0, 3), st.integers(0, 300), st.integers(1, 100))
+def test_the_order_is_that_of_all_samples_however_a_step_is_cut(samples: int, seed: int, first: int, count: int):
+    order = Order(samples, seed)
+
+    def indices(numbers: range) -> list[tuple[int, int]]:
+        return [(epoch, int(index)) for epoch, piece in order.pieces(numbers) for index in piece]
+
+    whole = indices(range(first, first + count))
+    assert whole == [pair for number in range(first, first + count) for pair in indices(range(number, number + 1))]
+    assert whole == [
+        (number // samples, index) for number, (_, index) in zip(range(first, first + count), whole, strict=True)
+    ]
+
+
+@given(st.integers(2, 60), st.integers(0, 5))
+def test_an_epoch_has_every_sample_once_in_an_order_of_its_own(samples: int, seed: int):
+    order = Order(samples, seed)
+    for epoch in (0, 1, 7):
+        ((_, indices),) = order.pieces(range(epoch * samples, (epoch + 1) * samples))
+        assert sorted(indices) == list(range(samples))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = [
+        tuple(Order(100, seed).pieces(range(100 * epoch, 100 * epoch + 100))[0][1])
+        for seed, epoch in ((0, 0), (0, 1), (1, 0))
+    ]
+    assert len(set(orders)) == 3
 
 
 @pytest.fixture
-def corpus(corpus_folder: Path, tmp_path: Path) -> data.Corpus:
-    return data.prepare(str(corpus_folder), tmp_path)
+def blocks(corpus_folder: Path, tmp_path: Path) -> TextBlocks:
+    """A corpus in blocks of 16 bytes."""
+    config = Config(data=str(corpus_folder), block_size=16, seed=3)
+    return corpus.load(config, corpus.prepare(config, tmp_path))
 
 
-def test_an_epoch_has_every_sample_once_in_an_order_of_its_own(corpus: data.Corpus):
-    samples = data.Samples(corpus, 32, seed=3)
-    n = samples.per_epoch
-    first, second = ([samples.start_of(number) for number in range(n * e, n * (e + 1))] for e in (0, 1))
-    assert len(set(first)) == n
-    assert first != second
-    assert max(first) + 33 <= corpus.size
-    assert first == [data.Samples(corpus, 32, seed=3).start_of(number) for number in range(n)]
-    assert first != [data.Samples(corpus, 32, seed=4).start_of(number) for number in range(n)]
+def test_targets_are_the_bytes_that_follow(blocks: TextBlocks, corpus_folder: Path):
+    content = b"".join(path.read_bytes() + b"\n" for path in sorted(corpus_folder.iterdir()))
+    for epoch in (0, 1):
+        indices = np.array([0, 5, len(blocks) - 1])
+        inputs, targets = blocks.batch(indices, epoch)
+        assert inputs.dtype == targets.dtype == torch.int64
+        for row, start in enumerate(blocks.starts(indices, epoch)):
+            assert bytes(inputs[row].tolist()) == content[start : start + 16]
+            assert bytes(targets[row].tolist()) == content[start + 1 : start + 17]
+    assert len({int(blocks.starts(np.array([0]), epoch)[0]) for epoch in range(9)}) > 1
 
 
-def test_targets_are_the_bytes_that_follow(corpus: data.Corpus):
-    samples = data.Samples(corpus, 16, seed=0)
-    inputs, targets = samples.batch(range(3))
-    assert inputs.shape == targets.shape == (3, 16)
-    assert (inputs[:, 1:] == targets[:, :-1]).all()
-    content = Path(corpus.path).read_bytes()
-    start = samples.start_of(1)
-    assert bytes(inputs[1].tolist()) == content[start : start + 16]
+def test_threads_that_load_ahead_give_what_is_wanted(blocks: TextBlocks):
+    wanted = [[range(0, 3), range(3, 5)], [range(5, 8), range(8, 10)], [range(2, 9)]]
+    for threads in (0, 2):
+        loader = Loader(blocks, 0, torch.device("cpu"), threads)
+        following = [wanted[1], [range(99, 100)], []]  # the second is not what comes then
+        for now, later in zip(wanted, following, strict=True):
+            for numbers, batch in zip(now, loader.take(now, later), strict=True):
+                (expected,) = Loader(blocks, 0, torch.device("cpu"), 0).take([numbers], [])
+                assert all(torch.equal(one, other) for one, other in zip(batch, expected, strict=True))
+        loader.close()
 
 
-def test_unigram_entropy_of_a_fair_coin_is_ln_2():
-    assert data.entropy(np.array([5, 5, 0])) == pytest.approx(np.log(2))
+def test_a_step_over_the_end_of_an_epoch_has_samples_of_both(blocks: TextBlocks):
+    n = len(blocks)
+    (batch,) = Loader(blocks, 0, torch.device("cpu"), 0).take([range(n - 2, n + 3)], [])
+    assert batch[0].shape == (5, 16)
 
 
 def test_a_corpus_is_made_once_and_anew_when_a_file_changes(tmp_path: Path):
@@ -55,45 +89,56 @@ def test_a_corpus_is_made_once_and_anew_when_a_file_changes(tmp_path: Path):
     texts.mkdir()
     (texts / "a.txt").write_text("some text " * 50)
     (texts / "image.bin").write_bytes(b"\0\1\2" * 100)
-    first = data.prepare(str(texts), folder)
-    assert (first.files, first.size) == (1, 501)
-    made = Path(first.path).stat().st_mtime_ns
-    assert data.prepare(str(texts), folder) == first
-    assert Path(first.path).stat().st_mtime_ns == made
+    (texts / ".hidden").write_text("not for a corpus")
+    config = Config(data=str(texts), block_size=8)
+    first = corpus.prepare(config, folder)
+    assert corpus.load(config, first).description == f"{texts}: 1 files, 501 bytes"
+    made = (first / "tokens.bin").stat().st_mtime_ns
+    assert corpus.prepare(config, folder) == first
+    assert (first / "tokens.bin").stat().st_mtime_ns == made
     (texts / "a.txt").write_text("other text " * 50)
-    assert data.prepare(str(texts), folder).path != first.path
+    assert corpus.prepare(config, folder) != first
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_the_standard_library_is_a_corpus(tmp_path: Path):
-    corpus = data.prepare("", tmp_path)
-    assert corpus.size > 5_000_000
-    assert 2.5 < corpus.unigram_entropy < 4
+def test_a_bpe_has_fewer_tokens_and_loses_nothing(corpus_folder: Path, tmp_path: Path):
+    config = Config(data=str(corpus_folder), tokenizer="bpe", vocab_size=300, block_size=16)
+    folder = corpus.prepare(config, tmp_path)
+    blocks = corpus.load(config, folder)
+    assert 256 < blocks.vocab_size <= 300
+    text = (corpus_folder / "one.txt").read_bytes()
+    tokenizer = BpeTokenizer(folder / "tokenizer.json")
+    tokens = tokenizer.encode(text)
+    assert len(tokens) < len(text) / 2
+    assert tokenizer._library.decode(tokens.tolist()).encode() == text
+    assert int(blocks.batch(np.arange(len(blocks)), 0)[0].max()) < blocks.vocab_size
 
 
-@pytest.mark.parametrize("content", [None, {}, {"a.bin": b"\0" * 100}, {"a.txt": b"short"}])
-def test_a_folder_that_is_no_corpus_is_refused_by_name(tmp_path: Path, content: dict[str, bytes] | None):
-    texts = tmp_path / "texts"
-    if content is not None:
-        texts.mkdir()
-        for name, value in content.items():
-            (texts / name).write_bytes(value)
-    with pytest.raises(TrainerError, match=r"--data|too few"):
-        data.Samples(data.prepare(str(texts), tmp_path / "data"), 64, 0)
+def test_the_standard_library_is_a_corpus():
+    files = corpus.find_files("")
+    assert len(files) > 300
+    assert files == corpus.find_files("")
+    assert not [path for path in files if "test" in path.parts or "site-packages" in path.parts]
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [({"steps": 0}, "--steps"), ({"lr": 0.0}, "--lr"), ({"heads": 3}, "--heads"), ({"batch_size": 2}, "--batch-size")],
-)
-def test_options_that_cannot_work_are_refused_by_name(changes: dict[str, float], named: str):
-    with pytest.raises(TrainerError, match=named):
-        Config(**changes).check(world_size=3)
+def test_unigram_entropy_of_a_fair_coin_is_ln_2():
+    assert corpus.entropy(np.array([5, 5, 0])) == pytest.approx(np.log(2))
+
+
+def test_the_digits_of_scikit_learn_are_the_default_images(tmp_path: Path):
+    digits = images.Images(images.prepare(Config(task="image"), tmp_path))
+    assert (len(digits), digits.channels, digits.classes) == (1797, 1, [str(digit) for digit in range(10)])
+    pixels, labels = digits.batch(np.arange(1797), 0)
+    assert pixels.shape == (1797, 1, 8, 8)
+    assert labels[:10].tolist() == list(range(10))
+    assert float(pixels.std()) == pytest.approx(1, abs=0.01)
+    assert float(pixels.mean()) == pytest.approx(0, abs=0.01)
 
 
 def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
-    rates = [data.learning_rate(step, 100, 10, 1.0) for step in range(100)]
+    rates = [learning_rate(step, 100, 10, 1.0) for step in range(100)]
     assert rates[:10] == sorted(rates[:10])
     assert max(rates) == pytest.approx(1.0)
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] == pytest.approx(0.1, abs=0.01)
+    assert learning_rate(0, 100, 0, 1.0) == 1.0

@@ -1,25 +1,29 @@
-"""Checkpoints: written under a temporary name and renamed, so that what has the final name is whole."""
+"""Checkpoints: folders that are written under a temporary name and renamed, so that what has the final name is whole.
+
+checkpoints/step-00000050/state.pt        weights, optimizer, scaler, random numbers of all ranks, plan, versions
+checkpoints/step-00000050/manifest.json   size and SHA-256 of state.pt, and what it is a state of
+checkpoints/latest                        the name of the newest, written last
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import random
+import pickle
 import re
-import sys
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import numpy as np
 import torch
-from torch import nn
 
-from torchrun_trainer.config import Config
-from torchrun_trainer.errors import TrainerError, writing
+from torchrun_trainer.errors import TrainerError, write_whole, writing
 
-NAME = re.compile(r"step-(\d{8})\.pt")
+NAME = re.compile(r"step-(\d{8,})")
+STATE, MANIFEST = "state.pt", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,17 @@ class Progress:
 
 def path_of(folder: Path, step: int) -> Path:
     """Return the path of the checkpoint of a step."""
-    return folder / f"step-{step:08d}.pt"
+    return folder / f"step-{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint."""
+    return int(path.name.removeprefix("step-"))
 
 
 def all_in(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, newest first."""
-    return sorted((path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name)), reverse=True)
+    return sorted((path for path in folder.glob("step-*") if NAME.fullmatch(path.name)), key=step_of, reverse=True)
 
 
 def flush_folder(folder: Path) -> None:
@@ -49,76 +58,104 @@ def flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that it is there whole or not at all, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+class HashingFile:
+    """A file opened for writing that takes the SHA-256 of what passes, so that it need not be read again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.problem: OSError | None = None  # torch.save tells of it in words that nobody understands
+
+    def write(self, content: bytes) -> int:
+        """Write, and count."""
+        self.digest.update(content)
+        self.size += len(content)
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.problem = error
+            raise
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self._file.flush()
 
 
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest(file.read())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of every generator of random numbers, in types that can be loaded without running code."""
-    kind, keys, *rest = np.random.get_state(legacy=True)  # the global one is what user code draws from
-    version, internal, gauss = random.getstate()
-    return {
-        "python": [version, list(internal), gauss],
-        "numpy": [str(kind), torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-    }
-
-
-def save(folder: Path, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config) -> Path:
-    """Write a checkpoint and return its path; rank 0 only. Those beyond `config.keep` are removed afterwards.
+def write(
+    folder: Path, progress: Progress, state: dict[str, Any], *, model_hash: str, keep: int, keep_every: int
+) -> Path:
+    """Write a checkpoint and return its path; rank 0 only. Older ones that are not to be kept are removed afterwards.
 
     Raises TrainerError where it cannot be written; those of before are left as they are.
     """
     target = path_of(folder, progress.step)
     temporary = folder / f".{target.name}.new"
-    state = {
-        "step": progress.step,
-        "samples": progress.samples,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "model_hash": config.model_hash(),
-        "random": random_state(next(model.parameters()).device),
-        "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
-    }
+    hashing: HashingFile | None = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            torch.save(state, file)
+        shutil.rmtree(temporary, ignore_errors=True)  # of an attempt that was killed
+        temporary.mkdir(parents=True)
+        with (temporary / STATE).open("wb") as file:
+            hashing = HashingFile(file)
+            torch.save(state, hashing)  # type: ignore[arg-type] # it only writes and flushes
             file.flush()
             os.fsync(file.fileno())
-        write_whole(target.with_suffix(".sha256"), f"{digest_of(temporary)}  {target.name}\n")
-        temporary.replace(target)
+        manifest: dict[str, Any] = {
+            "step": progress.step,
+            "samples": progress.samples,
+            "model_hash": model_hash,
+            "versions": state["versions"],
+            "files": {STATE: {"bytes": hashing.size, "sha256": hashing.digest.hexdigest()}},
+        }
+        manifest["seal"] = seal_of(manifest)
+        write_whole(temporary / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        flush_folder(temporary)
+        if target.exists():  # of before a restart at an earlier step: the same content, unless it is damaged
+            remove(target)
+        temporary.rename(target)
+        flush_folder(folder)
         write_whole(folder / "latest", f"{target.name}\n")
         flush_folder(folder)
-        for old in all_in(folder)[config.keep :]:
-            old.unlink()
-            old.with_suffix(".sha256").unlink(missing_ok=True)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as either
-        with suppress(OSError):  # where nothing can be written, nothing may be removable either
-            temporary.unlink(missing_ok=True)
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        prune(folder, keep, keep_every)
+    except (OSError, RuntimeError, TrainerError) as error:  # torch.save reports a full disk as one of the first two
+        shutil.rmtree(temporary, ignore_errors=True)
+        cause = (hashing and hashing.problem) or error
+        reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause).splitlines()[0]
         raise TrainerError(
             f"The checkpoint {target} cannot be written ({reason}): make room or mend the storage; "
             "the earlier ones are untouched."
         ) from error
     return target
+
+
+def seal_of(manifest: dict[str, Any]) -> str:
+    """Return a digest of a manifest, so that damage to it is seen too."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint. Raises OSError or ValueError where it is damaged."""
+    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict) or manifest.pop("seal", None) != seal_of(manifest):
+        raise ValueError("the checksum of its manifest differs")
+    return manifest
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint so that no half of it is ever seen under its name."""
+    doomed = path.with_name(f".{path.name}.old")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def prune(folder: Path, keep: int, keep_every: int) -> None:
+    """Remove all but the newest `keep`, and those whose step is a multiple of `keep_every`; and what kills left."""
+    for old in all_in(folder)[keep:]:
+        if not keep_every or step_of(old) % keep_every:
+            remove(old)
+    for left in folder.glob(".step-*.old"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def set_aside_newer(folder: Path, step: int) -> list[str]:
@@ -129,44 +166,68 @@ def set_aside_newer(folder: Path, step: int) -> list[str]:
     """
     said = []
     for path in all_in(folder):
-        if path != path_of(folder, step) and path.name > path_of(folder, step).name:
-            aside = path.with_suffix(".pt.aside")
+        if step_of(path) > step:
+            aside = path.with_name(f"{path.name}.aside")
             with writing(aside):
-                path.replace(aside)
-                path.with_suffix(".sha256").unlink(missing_ok=True)
+                if aside.exists():
+                    shutil.rmtree(aside)
+                path.rename(aside)
             said.append(
                 f"the checkpoint {path.name} is of a later step than this run begins at: it is now {aside.name}."
             )
     return said
 
 
-def newest_readable(folder: Path, config: Config) -> tuple[Path | None, list[str]]:
+def problem_of(path: Path) -> str | None:
+    """Return what is wrong with a checkpoint, or None for a whole one. Reads all of it."""
+    try:
+        expected = read_manifest(path)["files"][STATE]
+        with (path / STATE).open("rb") as file:
+            digest = hashlib.sha256()
+            while block := file.read(1 << 22):
+                digest.update(block)
+        return None if digest.hexdigest() == expected["sha256"] else "its checksum differs"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def newest_readable(folder: Path, model_hash: str) -> tuple[Path | None, list[str]]:
     """Return (the newest checkpoint that is whole, or None; a warning for each damaged one that was passed over).
 
     Raises TrainerError where the newest whole one is of another model.
     """
     warnings = []
     for path in all_in(folder):
-        try:
-            expected = path.with_suffix(".sha256").read_text().split()[0]
-            if digest_of(path) != expected:
-                raise ValueError("its checksum differs")  # noqa: TRY301 (one place tells of all kinds of damage)
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged file can raise anything
-            warnings.append(f"the checkpoint {path.name} is damaged ({error}): using the one before.")
+        problem = problem_of(path)
+        if problem:
+            warnings.append(f"the checkpoint {path.name} is damaged ({problem}): using the one before.")
             continue
-        if state["model_hash"] != config.model_hash():
+        if read_manifest(path)["model_hash"] != model_hash:
             raise TrainerError(
-                f"The checkpoint {path} is of a model of another shape: give its options, another job name, "
-                "or --resume never."
+                f"The checkpoint {path} is of another model: give its options, another job name, or --resume never."
             )
         return path, warnings
     return None, warnings
 
 
-def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Progress:
-    """Load weights and the optimizer's state, on every rank, and return where the run was."""
-    state = torch.load(path, map_location=device, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return Progress(state["step"], state["samples"])
+def read(path: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint, in main memory. Only tensors and plain values are read: no code can run.
+
+    Raises TrainerError where it cannot be read, which `newest_readable` had done.
+    """
+    try:
+        return torch.load(path / STATE, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise TrainerError(
+            f"The checkpoint {path} cannot be read: it holds something else than tensors and plain values."
+        ) from error
+    except Exception as error:  # a damaged file can raise anything
+        reason = [*str(error).splitlines(), type(error).__name__][0]
+        raise TrainerError(f"The checkpoint {path} cannot be read here ({reason}): is the storage shared?") from error
+
+
+def clean(folder: Path) -> None:
+    """Remove what a kill in the middle of writing left behind."""
+    for left in (*folder.glob(".step-*.new"), *folder.glob(".step-*.old")):
+        with suppress(OSError):
+            shutil.rmtree(left)

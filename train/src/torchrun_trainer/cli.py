@@ -1,28 +1,33 @@
-"""Put the parts together: options, process group, corpus, model, checkpoint, training, report."""
+"""Put the parts together: options, process group, data, model, checkpoint, training, report."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import tyro
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from torchrun_trainer import checkpoint, data, distributed, report
-from torchrun_trainer.checkpoint import Progress
+from torchrun_trainer import data, distributed, hardware, options, report
+from torchrun_trainer.balance import Balancer
 from torchrun_trainer.config import Config
 from torchrun_trainer.distributed import Place
 from torchrun_trainer.errors import TrainerError
 from torchrun_trainer.loop import Result, Run, train
 from torchrun_trainer.metrics import Metrics, read_events
-from torchrun_trainer.model import GPT, parameter_groups
+from torchrun_trainer.model import build, make_optimizer
+from torchrun_trainer.monitor import Monitor, Work
+from torchrun_trainer.progress import progress_for
+from torchrun_trainer.state import Keeper
 
-# Options that cannot work: started again, they would fail again.
+# Options that cannot work, storage that takes nothing: started again, it would fail again.
 EXIT_USAGE = 2
+Value = TypeVar("Value")
 
 
 def run_folder() -> Path:
@@ -31,86 +36,101 @@ def run_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Return where prepared corpora are, for all runs."""
+    """Return where prepared data is, for all runs."""
     return Path(os.environ.get("TORCHRUN_DATA_DIR", "~/.cache/torchrun_trainer")).expanduser()
 
 
-def shared_corpus(config: Config, place: Place) -> data.Corpus:
-    """Let rank 0 prepare the corpus, and return it on every rank."""
-    found: data.Corpus | str = ""
+def on_main(place: Place, action: Callable[[], Value]) -> Value:
+    """Do something on rank 0 and return its result on every rank. Raises its TrainerError on every rank too."""
+    result, problem = None, None
     if place.is_main:
         try:
-            found = data.prepare(config.data, data_folder())
+            result = action()
         except TrainerError as error:
-            found = str(error)
-    found = distributed.share(found)
-    if isinstance(found, str):
-        raise TrainerError(found)
-    return found
-
-
-def newest_checkpoint(config: Config, place: Place, metrics: Metrics) -> Path | None:
-    """Return the checkpoint to go on from, chosen by rank 0 for all, or None to begin."""
-    if config.resume == "never":
-        return None
-    choice: tuple[str, str] = ("", "")
-    if place.is_main:
-        try:
-            path, warnings = checkpoint.newest_readable(run_folder() / "checkpoints", config)
-            for warning in warnings:
-                metrics.say(f"warning: {warning}")
-            choice = (str(path or ""), "")
-        except TrainerError as error:
-            choice = ("", str(error))
-    path_text, problem = distributed.share(choice)
-    if problem:
+            problem = str(error)
+    result, problem = distributed.share((result, problem))
+    if problem is not None:
         raise TrainerError(problem)
-    return Path(path_text) if path_text else None
+    return result
+
+
+def work_of(model: torch.nn.Module, dataset: Any, config: Config, place: Place) -> Work:
+    """Return what a sample is. FLOPs are counted where the peak is known: on GPUs."""
+    tokens = config.block_size if config.task == "lm" and not config.dataset else 1
+    peaks = [numbers[0] for numbers in distributed.gather_numbers([hardware.peak_flops(place.device) or 0.0], place)]
+    if not all(peaks):
+        return Work(tokens)
+    batch = data.Loader(dataset, config.seed, place.device, 0).take([range(1)], [])[0]
+    return Work(tokens, hardware.flops_of(model, batch), sum(peaks))
 
 
 def run(config: Config, place: Place, stop: distributed.StopRequest) -> Result:
     """Train, and leave metrics, checkpoints and the report in the run folder."""
     config.check(place.world_size)
-    torch.manual_seed(config.seed)
     folder = run_folder()
-    metrics = Metrics(folder / "metrics.jsonl" if place.is_main else None)
-    corpus = shared_corpus(config, place)
-    samples = data.Samples(corpus, config.block_size, config.seed)
-    model = GPT(config).to(place.device)
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=True
-    )
-    path = newest_checkpoint(config, place, metrics)
-    progress = checkpoint.load(path, model, optimizer, place.device) if path else Progress()
-    if place.is_main:
-        for sentence in checkpoint.set_aside_newer(folder / "checkpoints", progress.step):
-            metrics.say(f"warning: {sentence}")
+    metrics = open_metrics(folder, config, place)
+    progress = progress_for(place.is_main, config.steps)
+    dataset = data.load(config, on_main(place, lambda: data.prepare(config, data_folder())))
+    torch.manual_seed(config.seed)  # the weights are the same on all ranks
+    model = build(config, dataset).to(place.device)
+    optimizer = make_optimizer(config, model)
+    scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == "float16")
+    balancer = Balancer(config.batch_size, place.world_size, config.balance == "auto", config.rebalance_above)
+    keeper = Keeper(folder / "checkpoints", config, place, metrics, progress)
+    started = keeper.resume(on_main(place, keeper.choose), model, optimizer, scaler, balancer)
+    on_main(place, lambda: options.save(folder, config))  # now that nothing is refused any more
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    entropy, unit = getattr(dataset, "unigram_entropy", None), getattr(dataset, "unit", "sample")
+    description = getattr(dataset, "description", config.dataset)
     metrics.event(
         "start",
         world_size=place.world_size,
-        start_step=progress.step,
+        start_step=started.step,
         steps=config.steps,
         device=place.device.type,
         backend=place.backend,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        precision=place.precision,
+        parameters=parameters,
         batch_size=config.batch_size,
-        unigram_entropy=corpus.unigram_entropy,
-        corpus=f"{corpus.source}: {corpus.files:,} files, {corpus.size:,} bytes",
+        samples_by_rank=list(balancer.plan),
+        unit=unit,
+        unigram_entropy=entropy,
+        corpus=description,
     )
-    metrics.say(
-        f"world size {place.world_size} on {place.device.type}; {corpus.size:,} bytes of {corpus.source}, "
-        f"unigram entropy {corpus.unigram_entropy:.3f}" + (f"; going on from step {progress.step}" if path else "")
+    progress.say(
+        f"world size {place.world_size} on {place.device.type}, {place.precision}; {parameters:,} parameters; "
+        + description
+        + (f", unigram entropy {entropy:.3f}" if entropy else "")
+        + (f"; going on from step {started.step}" if started.step else "")
     )
-    if progress.step >= config.steps:
-        metrics.say(f"all {config.steps} steps are done already: give more --steps to go on")
-    result = train(Run(config, place, model, optimizer, samples, progress, folder / "checkpoints", metrics, stop))
+    if started.step >= config.steps:
+        progress.say(f"all {config.steps} steps are done already: give more --steps to go on")
+    monitor = Monitor(metrics, progress, place, config.steps, work_of(model, dataset, config, place))
+    loader = data.Loader(dataset, config.seed, place.device, config.loader_threads)
+    everything = Run(
+        config, place, model, optimizer, scaler, loader, balancer, monitor, stop, keeper.save, keeper.problem, started
+    )
+    result = train(everything)
+    loader.close()
+    distributed.expect_the_end()
+    on_main(place, lambda: finish(folder, result, metrics, keeper))
+    progress.close()
     if place.is_main:
-        finish(folder, result, metrics)
+        loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+        progress.say(f"{result.status} after step {result.progress.step}{loss}; report: {folder / 'report.html'}")
     return result
 
 
-def finish(folder: Path, result: Result, metrics: Metrics) -> None:
-    """Write the last event and the report."""
+def open_metrics(folder: Path, config: Config, place: Place) -> Metrics:
+    """Return the metrics, which only rank 0 writes. Raises TrainerError on all ranks."""
+    found: list[Metrics] = []
+    on_main(place, lambda: found.append(Metrics(folder, config.tensorboard)))
+    return found[0] if found else Metrics(None)
+
+
+def finish(folder: Path, result: Result, metrics: Metrics, keeper: Keeper) -> None:
+    """Wait for the last checkpoint, and write the last event and the report; rank 0 only. Raises TrainerError."""
+    keeper.finish()
     events = read_events(folder / "metrics.jsonl")
     earlier = [event for event in events if event["event"] == "step"]
     if result.loss is None and earlier:  # nothing was left to do: the loss is that of before
@@ -126,20 +146,24 @@ def finish(folder: Path, result: Result, metrics: Metrics) -> None:
     )
     metrics.close()
     report.write(target, os.environ.get("TORCHRUN_JOB", folder.name), read_events(folder / "metrics.jsonl"))
-    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    print(f"{result.status} after step {result.progress.step}{loss}; report: {target}", flush=True)  # noqa: T201
+
+
+def complain(error: TrainerError) -> None:
+    """Print a sentence, once: rank 0's, or that of a rank that could not join."""
+    if os.environ.get("RANK", "0") == "0" or not dist.is_initialized():
+        print(f"torchrun_trainer: {error}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @record
 def main() -> None:
     """Run from the command line; what the user can mend is one sentence on stderr and exit status 2."""
-    config = tyro.cli(Config, prog="torchrun_trainer")
+    hardware.keep_freed_memory()
     try:
+        config = options.parse()
         place = distributed.join(config)
         # Not earlier: a process that still waits for the others is ended by the signal itself.
         run(config, place, distributed.StopRequest())
         distributed.leave()
     except TrainerError as error:
-        if os.environ.get("RANK", "0") == "0" or not dist.is_initialized():
-            print(f"torchrun_trainer: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        complain(error)
         sys.exit(EXIT_USAGE)

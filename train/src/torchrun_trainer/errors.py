@@ -1,7 +1,8 @@
-"""What the user can mend, in one sentence."""
+"""What the user can mend, in one sentence; and writing files that are there whole or not at all."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,3 +20,15 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise TrainerError(f"{path} cannot be written ({reason}): make room or mend the storage.") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that it is there whole or not at all, also after a power cut. Raises TrainerError."""
+    temporary = path.with_name(f".{path.name}.new")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)

@@ -1,75 +1,61 @@
-"""A byte-level GPT."""
+"""The model of a run, and its optimizer."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-import torch.nn.functional as F  # noqa: N812 (PyTorch's own name for it)
 from torch import nn
 
+from torchrun_trainer import plugin
 from torchrun_trainer.config import Config
+from torchrun_trainer.errors import TrainerError
+from torchrun_trainer.gpt import GPT
+from torchrun_trainer.resnet import ResNet
 
-BYTES = 256
 
+def build(config: Config, dataset: Any) -> nn.Module:
+    """Return a module that, called with the tensors of a batch, returns the loss of each sample, shape (samples,).
 
-class Block(nn.Module):
-    """Causal self-attention and an MLP, each behind a norm and added to the residual stream."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.attention_norm = nn.LayerNorm(config.width)
-        self.query_key_value = nn.Linear(config.width, 3 * config.width, bias=False)
-        self.attention_out = nn.Linear(config.width, config.width, bias=False)
-        self.mlp_norm = nn.LayerNorm(config.width)
-        self.mlp_in = nn.Linear(config.width, 4 * config.width, bias=False)
-        self.mlp_out = nn.Linear(4 * config.width, config.width, bias=False)
-
-    def forward(self, stream: torch.Tensor) -> torch.Tensor:
-        """Map the residual stream, shape (samples, positions, width), to one of the same shape."""
-        samples, positions, width = stream.shape
-        projected = self.query_key_value(self.attention_norm(stream))
-        query, key, value = projected.view(samples, positions, 3, self.heads, width // self.heads).permute(
-            2, 0, 3, 1, 4
+    Losses by sample, not their mean: so a step's gradient can be that of the whole batch, however ranks divide it.
+    Raises TrainerError.
+    """
+    if config.model:
+        model = plugin.call("model", config.model, config, dataset)
+        if not isinstance(model, nn.Module):
+            raise TrainerError(f"--model {config.model} returned {type(model).__name__}: return a torch.nn.Module.")
+        return model
+    wanted = "vocab_size" if config.task == "lm" else "classes"
+    if not hasattr(dataset, wanted):
+        raise TrainerError(
+            f"--dataset {config.dataset} has no attribute {wanted}, which the model of task {config.task} needs: "
+            "add it, or give --model too."
         )
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        stream = stream + self.attention_out(attended.transpose(1, 2).reshape(samples, positions, width))
-        hidden = F.gelu(self.mlp_in(self.mlp_norm(stream)), approximate="tanh")
-        return stream + self.mlp_out(hidden)
+    return (
+        GPT(config, dataset.vocab_size)
+        if config.task == "lm"
+        else ResNet(config, dataset.channels, len(dataset.classes))
+    )
 
 
-class GPT(nn.Module):
-    """Predicts each next byte from those before it."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(BYTES, config.width)
-        self.position = nn.Embedding(config.block_size, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Linear(config.width, BYTES, bias=False)
-        self.head.weight = self.embedding.weight  # tied: fewer parameters, and better on little data
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
-        for name, parameter in self.named_parameters():
-            # Two sums into the stream a block: scaled so that its variance does not grow with depth.
-            if name.endswith("_out.weight"):
-                nn.init.normal_(parameter, std=0.02 / (2 * config.layers) ** 0.5)
-
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the losses of all bytes, in nats; inputs and targets have shape (samples, positions)."""
-        positions = torch.arange(inputs.shape[1], device=inputs.device)
-        stream = self.embedding(inputs) + self.position(positions)
-        for block in self.blocks:
-            stream = block(stream)
-        logits = self.head(self.norm(stream))
-        return F.cross_entropy(logits.float().view(-1, BYTES), targets.reshape(-1), reduction="sum")
+def check_losses(losses: torch.Tensor, samples: int, config: Config) -> None:
+    """Raise TrainerError where a user's model does not return a loss for each sample."""
+    is_tensor = isinstance(losses, torch.Tensor)
+    if not is_tensor or losses.shape != (samples,):
+        what = f"losses of shape {tuple(losses.shape)}" if is_tensor else type(losses).__name__
+        raise TrainerError(
+            f"--model {config.model} returned {what} for {samples} samples: return one "
+            f"loss a sample, shape ({samples},), such as with reduction='none'."
+        )
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Return the optimizer's groups: matrices decay, biases and norms do not."""
-    parameters = list(model.parameters())
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
+def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """Return AdamW: matrices decay, biases and norms do not. Fused, which also on CPU is the fastest."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=config.lr, betas=(0.9, 0.95), fused=True
+    )

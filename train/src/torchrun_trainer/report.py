@@ -23,7 +23,7 @@ h2 {{ font-size: 1.05rem; margin-top: 2rem; }}
 </style></head><body>
 <h1>{title}</h1>
 <table>{rows}</table>
-<h2>Loss (nats per byte) by step</h2>{loss}
+<h2>Loss (nats per {unit}) by step</h2>{loss}
 <h2>Samples per second by step</h2>{rate}
 </body></html>
 """
@@ -81,18 +81,18 @@ def write(path: Path, job: str, events: Sequence[dict[str, Any]]) -> None:
     # After a restart some steps were done twice: the last time counts.
     by_step = {event["step"]: event for event in steps}
     curve = [by_step[step] for step in sorted(by_step)]
-    entropy = start.get("unigram_entropy")
+    entropy, unit = start.get("unigram_entropy"), start.get("unit", "byte")
     facts = {
         "status": end.get("status"),
         "world size": start.get("world_size"),
-        "device and backend": f"{start.get('device')}, {start.get('backend')}",
+        "device, backend, precision": f"{start.get('device')}, {start.get('backend')}, {start.get('precision')}",
         "steps": f"{end.get('step')} of {start.get('steps')}",
-        "final loss": f"{end['loss']:.4f} nats per byte" if end.get("loss") is not None else None,
-        "unigram entropy of the corpus": f"{entropy:.4f} nats per byte" if entropy else None,
+        "final loss": f"{end['loss']:.4f} nats per {unit}" if end.get("loss") is not None else None,
+        "unigram entropy of the corpus": f"{entropy:.4f} nats per {unit}" if entropy else None,
         "samples per second": f"{end['samples_per_s']:.1f}" if end.get("samples_per_s") is not None else None,
         "samples a step": start.get("batch_size"),
         "parameters": f"{start['parameters']:,}" if start.get("parameters") else None,
-        "corpus": start.get("corpus"),
+        "data": start.get("corpus"),
         "starts": len(starts),
     }
     rows = "".join(
@@ -104,7 +104,10 @@ def write(path: Path, job: str, events: Sequence[dict[str, Any]]) -> None:
     page = PAGE.format(
         title=html.escape(f"Training run {job}"),
         rows=rows,
-        loss=chart([(event["step"], event["loss"]) for event in curve], "var(--line)", None, line),
+        unit=unit,
+        loss=chart(
+            [(event["step"], event["loss"]) for event in curve if event["loss"] is not None], "var(--line)", None, line
+        ),
         rate=chart([(event["step"], event["samples_per_s"]) for event in curve[1:]], "var(--line)", 0.0, None),
     )
     temporary = path.with_name(f".{path.name}.new")
