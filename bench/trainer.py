@@ -6,8 +6,9 @@
 Same model, corpus, samples a step and precision. All loops of a row are started, warmed up and paused; then each runs
 for some steps in turn, so that all meet the same machine. A ratio is the median of the rounds' ratios; beside it stands
 that of the fastest rounds, which other work on the machine disturbs the least. The row `defaults` has the trainer
-without options against a loop that trains as nanoGPT does by default on a CPU, and against nanoGPT itself where a
-checkout is given; nanoGPT trains with float32 and one process there, so it is in those rows alone.
+without options, also with a larger model, against a loop that trains as nanoGPT does by default on a CPU, and against
+nanoGPT itself where a checkout is given; nanoGPT trains with float32 and one process there, so it is in those rows
+alone.
 Writes bench/results/trainer.json and trainer.png.
 """
 
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +40,8 @@ from torchrun_trainer.config import Config
 STEPS = 1_000_000
 # By world size; with two, more than the steps in which the trainer measures the speed of ranks.
 WARM_UP = {1: 12, 2: 32}
+# The shape of nanoGPT's smallest documented model, on which it is small enough for a CPU; the default one is smaller.
+LARGER = {"layers": 6, "heads": 6, "width": 384, "block_size": 128, "batch_size": 8}
 PLAIN, DEFAULTS = 0.97, 1.25
 
 
@@ -117,16 +120,16 @@ class Bench:
         log = folder / "log"
         variables = {"TORCHRUN_RUN_DIR": str(folder / "run"), "TORCHRUN_DATA_DIR": str(self._folder / "data")}
         if name == "nanogpt":
-            command, clock = self._nanogpt_command(folder), Lines(log)
+            command, clock = self._nanogpt_command(folder, replace(Config(), **options)), Lines(log)
             return Contender(name, Ranks(command, 1, log, variables, prefixes=[["env", "-C", str(folder)]]), clock)
         ticks = Ticks(folder / "ticks", create=True)
         settings = {"ticks": str(folder / "ticks"), "folder": str(self._corpus), "options": options}
         command = [sys.executable, str(ROOT / "bench/loops.py"), name, json.dumps(settings)]
         return Contender(name, Ranks(command, world_size, log, variables), ticks)
 
-    def _nanogpt_command(self, folder: Path) -> list[str]:
+    def _nanogpt_command(self, folder: Path, config: Config) -> list[str]:
         """Return how nanoGPT is run with the same model and corpus; it finds its files in the working folder."""
-        checkout, config = self._nanogpt, Config()
+        checkout = self._nanogpt
         if checkout is None:
             raise RuntimeError("no nanoGPT checkout was given")
         data = folder / "data/bench"
@@ -161,7 +164,8 @@ class Bench:
                     time.sleep(0.1)
                 contender.ranks.pause()
                 contenders.append(contender)
-            tokens = Config().batch_size * Config().block_size
+            config = replace(Config(), **options)
+            tokens = config.batch_size * config.block_size
             rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
             for number in range(self._rounds):
                 first = number % len(contenders)  # nobody always comes after the same one
@@ -178,7 +182,7 @@ def judged(name: str, rates: dict[str, list[float]]) -> dict[str, Any]:
             continue
         ratio = spread([ours / theirs for ours, theirs in zip(rates["trainer"], values, strict=True)])
         bar: float | None = 1.0
-        if name == "defaults":
+        if name.startswith("defaults"):
             bar = DEFAULTS
         elif other == "plain":
             bar = PLAIN if name.endswith("x 1") else None
@@ -232,7 +236,8 @@ def main() -> None:
                 # None of the others takes checkpoints.
                 options = {"steps": STEPS, "precision": precision, "checkpoint_every": STEPS, "resume": "never"}
                 wanted.append((f"{precision} x {world_size}", names, world_size, options))
-        wanted.append(("defaults", ["trainer", "nanogpt_style", "nanogpt"], 1, {"steps": STEPS}))
+        for name, shape in (("defaults", {}), ("defaults, larger", LARGER)):
+            wanted.append((name, ["trainer", "nanogpt_style", "nanogpt"], 1, {"steps": STEPS, **shape}))
         for name, loops, world_size, options in wanted:
             if arguments.row and name not in arguments.row:
                 continue
@@ -251,7 +256,8 @@ def main() -> None:
         return
     result = {
         "what": "tokens/s of the trainer over tokens/s of others, at the same model, corpus, batch and precision",
-        "config": {name: asdict(Config())[name] for name in ("layers", "heads", "width", "block_size", "batch_size")},
+        "config": {name: asdict(Config())[name] for name in LARGER},
+        "larger": LARGER,
         "threads": "two for one process, one each for two",
         "versions": {"accelerate": version("accelerate"), "lightning-fabric": version("lightning-fabric")},
         "machine": machine(),

@@ -77,10 +77,10 @@ def test_the_first_window_is_warm_up():
 
 
 def test_a_small_gain_is_noise():
-    measured = balancer()
-    for steps in CALIBRATION:
-        assert measured.observe([1.0, 1.03], steps) is None
-    assert measured.plan == (12, 12)
+    measured = Balancer(1000, 2, adapts=True, threshold=0.1)
+    for steps in CALIBRATION[:-1]:
+        assert measured.observe([1.0, 1.08], steps) is None  # 4 %
+    assert measured.observe([1.0, 1.2], CALIBRATION[-1]) == (545, 455)
 
 
 def test_it_measures_until_it_is_calibrated():

@@ -8,6 +8,7 @@ import pickle
 import random
 import resource
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from conftest import Train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ranks import Outcome
-from torchrun_trainer import checkpoint
+from torchrun_trainer import checkpoint, snapshot
 from torchrun_trainer.checkpoint import Progress
 from torchrun_trainer.errors import TrainerError
 
@@ -244,6 +245,37 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_last(train: Train, eve
     assert run.state()["step"] == 5
     assert run.checkpoints == [5]
     assert train(2, "--steps", "8").of("start")[-1]["start_step"] == 5
+
+
+class Late(threading.Thread):
+    """A thread that does its work only when it is waited for: the slowest storage there can be."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self._awaited = threading.Event()
+
+    def run(self) -> None:
+        """Work when it is waited for."""
+        self._awaited.wait()
+        super().run()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for it."""
+        self._awaited.set()
+        super().join(timeout)
+
+
+def fill_slow_disk(rank: int) -> None:
+    """Let files end at 16 KiB, and let that show when the next checkpoint is due."""
+    fill_disk(rank)
+    snapshot.Thread = Late
+
+
+def test_ranks_end_together_where_a_write_fails_while_the_next_is_due(train: Train):
+    assert train(2, "--steps", "5").succeeded
+    run = train(2, "--steps", "40", "--log-every", "100", "--checkpoint-every", "3", before=fill_slow_disk)
+    assert "step-00000006 cannot be written (File too large)" in run.sentence
+    assert run.checkpoints == [5]
 
 
 def damaged_run(train: Train, *more: str) -> Outcome:

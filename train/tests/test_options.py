@@ -94,13 +94,7 @@ def test_a_file_that_is_not_there_or_no_text_is_named(file: Path, tmp_path: Path
         options.parse(["--config", str(file)])
 
 
-@pytest.fixture(params=["utf-8", "ascii"])
-def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the output be in a locale."""
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), request.param))
-
-
-@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -111,7 +105,10 @@ def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         ("--steps", "--steps"),
     ],
 )
-def test_an_error_on_the_command_line_is_one_sentence_with_what_was_meant(typed: str, said: str):
+def test_an_error_on_the_command_line_is_one_sentence_with_what_was_meant(
+    typed: str, said: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))  # it decides how boxes are drawn
     with pytest.raises(TrainerError) as raised:
         options.parse(typed.split())
     assert said in str(raised.value)
