@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import random
 import resource
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ranks import Outcome
-from torchrun_trainer import checkpoint, snapshot
+from torchrun_trainer import checkpoint
 from torchrun_trainer.checkpoint import Progress
 from torchrun_trainer.errors import TrainerError
 
@@ -225,93 +221,3 @@ def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path):
     assert "\n" not in str(raised.value)
     assert newest(tmp_path) == (1, [])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
-
-
-def fill_disk(rank: int) -> None:
-    """Let files end at 16 KiB, as on a full disk."""
-    del rank
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16384, resource.RLIM_INFINITY))
-
-
-@pytest.mark.parametrize("every", [1, 2, 5, 40])  # 1: each step finds the write of the one before under way
-def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_last(train: Train, every: int):
-    assert train(2, "--steps", "5").succeeded
-    words = ["--steps", "40", "--log-every", "100", "--checkpoint-every", str(every)]
-    run = train(2, *words, before=fill_disk)
-    assert (
-        "cannot be written (File too large): make room or mend the storage; the earlier ones are untouched."
-        in run.sentence
-    )
-    assert run.state()["step"] == 5
-    assert run.checkpoints == [5]
-    assert train(2, "--steps", "8").of("start")[-1]["start_step"] == 5
-
-
-class Late(threading.Thread):
-    """A thread that does its work only when it is waited for: the slowest storage there can be."""
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
-        self._awaited = threading.Event()
-
-    def run(self) -> None:
-        """Work when it is waited for."""
-        self._awaited.wait()
-        super().run()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for it."""
-        self._awaited.set()
-        super().join(timeout)
-
-
-def fill_slow_disk(rank: int) -> None:
-    """Let files end at 16 KiB, and let that show when the next checkpoint is due."""
-    fill_disk(rank)
-    snapshot.Thread = Late
-
-
-def test_ranks_end_together_where_a_write_fails_while_the_next_is_due(train: Train):
-    assert train(2, "--steps", "5").succeeded
-    run = train(2, "--steps", "40", "--log-every", "100", "--checkpoint-every", "3", before=fill_slow_disk)
-    assert "step-00000006 cannot be written (File too large)" in run.sentence
-    assert run.checkpoints == [5]
-
-
-def damaged_run(train: Train, *more: str) -> Outcome:
-    """Train, damage the newest checkpoint, and train on."""
-    first = train(2, "--steps", "9", "--checkpoint-every", "3", *more)
-    flip(first.folder / "checkpoints/step-00000009/state.pt", random.Random(1).randrange(1 << 20))  # noqa: S311
-    return train(2, "--steps", "9", "--checkpoint-every", "3", *more)
-
-
-def test_a_run_goes_on_from_the_one_before_a_damaged_one(train: Train):
-    run = damaged_run(train)
-    assert run.succeeded, run.stderr
-    assert "step-00000009 is damaged (its checksum differs): using the one before." in run.stdout
-    assert run.of("start")[-1]["start_step"] == 6
-    assert len(run.of("warning")) == 2
-    assert run.checkpoints == [3, 6, 9]
-    assert (run.folder / "checkpoints/step-00000009.aside").is_dir()
-
-
-def test_a_checkpoint_with_code_is_refused_by_a_run(train: Train):
-    run = train(1, "--steps", "2")
-    folder = run.folder / "checkpoints"
-    model_hash = checkpoint.read_manifest(folder / "step-00000002")["model_hash"]
-    checkpoint.write(
-        folder, Progress(3, 36), {"model": Code(), "versions": {}}, model_hash=model_hash, keep=3, keep_every=0
-    )
-    before = set(folder.iterdir())
-    sentence = train(1, "--steps", "4").sentence
-    assert "step-00000003 cannot be read: it holds something else than tensors and plain values." in sentence
-    assert set(folder.iterdir()) == before
-    assert not Path("harm").exists()
-
-
-def test_begin_anew_is_what_never_says(train: Train):
-    first = train(2, "--steps", "4")
-    again = train(2, "--steps", "3", "--resume", "never")
-    assert again.of("start")[-1]["start_step"] == 0
-    assert again.checkpoints == [3]
-    assert (first.folder / "checkpoints/step-00000004.aside").is_dir()

@@ -90,11 +90,12 @@ def test_killed_at_any_moment(seed: int, start: Start, whole: Outcome):
     generator = random.Random(seed)  # noqa: S311
     victims = generator.choice([(0,), (1,), (0, 1)])
     ranks = start(2, *RUN)
-    ranks.wait_for_step(generator.randint(1, 27))
+    ranks.wait_for_step(generator.randint(1, 22))
     time.sleep(generator.uniform(0, 0.01))  # within a step, or between two
     ranks.signal(signal.SIGKILL, *victims)
     killed = ranks.finish()
-    assert all(killed.statuses[victim] == -signal.SIGKILL for victim in victims)
+    assert killed.statuses[victims[0]] == -signal.SIGKILL
+    assert all(killed.statuses)  # the other, alone, ends with an error
     assert not killed.of("end")
     run = start(2, *RUN).finish()
     assert run.succeeded, run.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,11 @@ def test_samples_move_to_the_fast_rank_and_the_losses_stay(train: Train, tmp_pat
     assert auto.succeeded, auto.stderr
     assert equal.of("plan") == []
     assert equal.of("step")[-1]["slowest_rank"] == 1
-    assert equal.of("step")[-1]["slowest_ratio"] == pytest.approx(1.5, abs=0.2)
+    assert equal.of("step")[-1]["slowest_ratio"] > 1.1
     plan = auto.of("plan")[-1]
     fast, slow = plan["samples_by_rank"]
     assert fast + slow == 16
-    assert fast >= 2 * slow
+    assert fast >= slow + 3  # 12 and 4 where nothing else runs
     assert plan["reason"] == "measured"
     assert "samples of a step by host" in auto.stdout
     assert auto.losses == pytest.approx(equal.losses, rel=1e-4)
@@ -55,3 +56,22 @@ def test_compressed_gradients_train_as_well(hook: str, train: Train, tmp_path: P
     assert packed.succeeded, packed.stderr
     assert packed.losses[0] == plain.losses[0]
     assert packed.losses[-1] == pytest.approx(plain.losses[-1], rel=0.05)
+
+
+@pytest.mark.parametrize("hook", ["none", "bf16", "powersgd"])
+def test_a_resumed_run_is_exact_with_compressed_gradients_too(hook: str, train: Train, tmp_path: Path):
+    words = ["--steps", "40", "--checkpoint-every", "20", "--comm-hook", hook]
+    whole = train(2, *words)
+    assert whole.succeeded, whole.stderr
+    losses = whole.losses
+    shutil.rmtree(tmp_path / "run/checkpoints/step-00000040")  # as if it had been killed before
+    again = train(2, *words)
+    assert again.of("start")[-1]["start_step"] == 20
+    assert again.losses == losses
+
+
+def test_a_skipped_step_spoils_none_after_it_with_compressed_gradients(train: Train):
+    words = [*plugin("NanOnce"), "--steps", "40", "--nonfinite", "skip", "--comm-hook", "powersgd"]
+    run = train(2, *words, NAN_STEP="20")
+    assert run.succeeded, run.stderr
+    assert [event["step"] for event in run.of("skipped")] == [20]

@@ -23,8 +23,11 @@ POWERSGD_START = 10
 class Replica:
     """The model of this rank. Called with a batch it returns the losses; its gradients are averaged over all ranks."""
 
-    def __init__(self, model: nn.Module, config: Config, place: Place, timer: StepTimer) -> None:
-        self._timer = timer
+    def __init__(
+        self, model: nn.Module, config: Config, place: Place, timer: StepTimer, *, resumed: bool = False
+    ) -> None:
+        self._timer, self._config = timer, config
+        self._state: Any = None
         self._ddp: DistributedDataParallel | None = None
         # A rank alone has nobody to average with.
         if place.world_size > 1:
@@ -39,10 +42,22 @@ class Replica:
             self._ddp.register_comm_hook(None, self._hook)
         module: nn.Module = self._ddp or model
         self._forward: Callable[..., torch.Tensor] = torch.compile(module) if config.compile else module
+        if resumed:
+            self.forget()
 
     def __call__(self, *batch: torch.Tensor) -> torch.Tensor:
         """Return the losses of a batch."""
         return self._forward(*batch)
+
+    def forget(self) -> None:
+        """Drop the errors that powersgd feeds back: so a run that is resumed here is the same as one that goes on.
+
+        They are as large as the model, on each rank, and no part of a checkpoint. For two steps gradients are whole:
+        DDP orders its buckets anew after the first one of a start.
+        """
+        if isinstance(self._state, powerSGD_hook.PowerSGDState):
+            self._state = hook_of(self._config)[1]
+            self._state.iter = POWERSGD_START - 2
 
     def _hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Note when gradients are ready: after the last bucket of a step only waiting is left."""

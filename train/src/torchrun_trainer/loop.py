@@ -81,7 +81,7 @@ def train(run: Run) -> Result:
     """
     config, place, balancer, monitor = run.config, run.place, run.balancer, run.monitor
     timer, report, heartbeat = StepTimer(place.device), StepReport(place), Heartbeat(place.rank)
-    replica = Replica(run.model, config, place, timer)
+    replica = Replica(run.model, config, place, timer, resumed=run.progress.step > 0)
     first, skipped, loss, stopping = run.progress.step, 0, None, False
     while run.progress.step < config.steps and not stopping:
         step, samples = run.progress.step + 1, run.progress.samples
@@ -124,6 +124,8 @@ def train(run: Run) -> Result:
                 monitor.plan(step, plan, "measured")
         if since_start == 1:
             settle(config)
+        if saves or skip:
+            replica.forget()
         if saves and not stopping:
             run.save(run)
     for verdict in report.take(run.progress.step):  # the last step's, where a stop was agreed on before it
