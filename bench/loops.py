@@ -149,9 +149,10 @@ def fabric(settings: dict[str, Any], tick: Callable[[], None]) -> None:
     from lightning_fabric import Fabric  # noqa: PLC0415 (only this loop needs it)
 
     config, samples, model = prepared(settings)
-    precision = "bf16-mixed" if config.precision == "bfloat16" else "32-true"
-    strategy = "ddp" if WORLD_SIZE > 1 else "auto"
-    library = Fabric(accelerator="cpu", devices=WORLD_SIZE, strategy=strategy, precision=precision)  # type: ignore[arg-type]
+    # Any: where Fabric is installed, its own types are narrower than these.
+    precision: Any = "bf16-mixed" if config.precision == "bfloat16" else "32-true"
+    strategy: Any = "ddp" if WORLD_SIZE > 1 else "auto"
+    library = Fabric(accelerator="cpu", devices=WORLD_SIZE, strategy=strategy, precision=precision)
     library.launch()
     wrapped, optimizer = library.setup(model, make_optimizer(config, model))
     loader = library.setup_dataloaders(loader_of(config, samples, settings["folder"]))
