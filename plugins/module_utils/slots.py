@@ -22,11 +22,11 @@ def conflict(
 
     Environments are those of the jobs' agents; `slots` is how many processes the host takes.
     """
-    nproc = int(wanted["PET_NPROC_PER_NODE"])
+    used_by_all = sum(int(each.get("PET_NPROC_PER_NODE", "0")) for each in (wanted, *others.values()))
     for name, other in others.items():
         used = int(other.get("PET_NPROC_PER_NODE", "0"))
         shared = gpus_of(wanted) & gpus_of(other)
-        if nproc + sum(int(each.get("PET_NPROC_PER_NODE", "0")) for each in others.values()) > slots or shared:
+        if used_by_all > slots or shared:
             what = f"GPU {', '.join(sorted(shared))}" if shared else f"{used} of the {slots} slots"
             return (
                 f"The job {name} has just taken {what} of this host: stop it with "

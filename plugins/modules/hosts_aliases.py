@@ -28,28 +28,19 @@ EXAMPLES = r"""
 
 RETURN = r""" # """
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder, text_block
-
-
-def is_address(name: str) -> bool:
-    """Tell whether an inventory name is an address, which is no name for /etc/hosts."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+from ansible_collections.torchrun.cluster.plugins.module_utils import rank_plan, run_folder, text_block
 
 
 def wanted_lines(nodes: Sequence[Mapping[str, str]], present: Sequence[str], job_runs: bool) -> list[str]:
     """Return the lines of the block: one a node, and while a job runs also aliases of before that no node has now."""
     lines = []
     for node in nodes:
-        names = [node["alias"]] if is_address(node["name"]) else [node["name"], node["alias"]]
+        # An inventory name may be an address, which is no name for /etc/hosts.
+        names = [node["alias"]] if rank_plan.is_address(node["name"]) else [node["name"], node["alias"]]
         lines.append(" ".join([node["address"], *names]))
     if job_runs:
         aliases = {node["alias"] for node in nodes}

@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.torchrun.cluster.plugins.module_utils import node, run_folder
+from ansible_collections.torchrun.cluster.plugins.module_utils import node, run_folder, slots
 
 UNIT = Path("/etc/systemd/system/torchrun@.service")
 VENV = Path("/opt/torchrun/venv")
@@ -116,8 +116,7 @@ def check_storage(shared_path: Path, user: str) -> None:
 def check_port(address: str, port: int, others: dict[str, dict[str, str]]) -> None:
     """Raise where the rendezvous port is taken, naming the job that has it if it is one of ours."""
     for name, variables in others.items():
-        taken = variables.get("PET_RDZV_ENDPOINT", "").rpartition(":")[2] or variables.get("PET_MASTER_PORT")
-        if taken == str(port):
+        if slots.port_of(variables) == str(port):
             raise PreflightError(
                 f"The job {name} has its rendezvous on port {port} of this host: give this one another master_port."
             )

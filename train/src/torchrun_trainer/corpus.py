@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import sysconfig
@@ -68,11 +67,8 @@ def key_of(config: Config, files: list[Path]) -> str:
     """Return a name for the prepared corpus that changes when a file or the tokenizer does; no file is read."""
     source = str(Path(config.data).expanduser().resolve()) if config.data else ""
     tokens = config.tokenizer if config.tokenizer == "bytes" else f"bpe{config.vocab_size}"
-    digest = hashlib.sha256(f"2 {source} {sys.version} {tokens}".encode())
-    for path in files:
-        status = path.stat()
-        digest.update(f"\n{path} {status.st_size} {status.st_mtime_ns}".encode())
-    return f"{Path(source).name if source else 'python'}-{tokens}-{digest.hexdigest()[:12]}"
+    digest = prepared.digest_of(f"2 {source} {sys.version} {tokens}", files)
+    return f"{Path(source).name if source else 'python'}-{tokens}-{digest}"
 
 
 def write(config: Config, files: list[Path], folder: Path) -> dict[str, Any]:

@@ -71,12 +71,11 @@ def join(config: Config) -> Place:
         options.update(store=dist.HashStore(), rank=0, world_size=1)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, **options)
-    place = Place(dist.get_rank(), dist.get_world_size(), device, backend)
     facts = gather_facts(config, device)
     agree_on(facts)
     return Place(
-        place.rank,
-        place.world_size,
+        dist.get_rank(),
+        dist.get_world_size(),
         device,
         backend,
         hardware.common_precision(config.precision, [fact["precisions"] for fact in facts]),

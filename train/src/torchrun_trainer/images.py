@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -66,11 +65,9 @@ def prepare(config: Config, data_dir: Path) -> Path:
             data_dir, "digits-1", lambda folder: write(folder, *read_digits(), "scikit-learn's digits")
         )
     files = prepared.files_of(config.data, "images, one subfolder a class")
-    digest = hashlib.sha256(f"1 {Path(config.data).expanduser().resolve()} {config.image_size}".encode())
-    for path in files:
-        status = path.stat()
-        digest.update(f"\n{path} {status.st_size} {status.st_mtime_ns}".encode())
-    key = f"{Path(config.data).expanduser().resolve().name}-{config.image_size}-{digest.hexdigest()[:12]}"
+    source = Path(config.data).expanduser().resolve()
+    digest = prepared.digest_of(f"1 {source} {config.image_size}", files)
+    key = f"{source.name}-{config.image_size}-{digest}"
     return prepared.once(
         data_dir, key, lambda folder: write(folder, *read_folder(config.data, files, config.image_size), config.data)
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,15 @@ def files_of(source: str, what: str) -> list[Path]:
     if not files:
         raise TrainerError(f"--data {source} has no files: give a folder of {what}.")
     return files
+
+
+def digest_of(recipe: str, files: Iterable[Path]) -> str:
+    """Return a short digest that changes when a file or how it is prepared does; no file is read."""
+    digest = hashlib.sha256(recipe.encode())
+    for path in files:
+        status = path.stat()
+        digest.update(f"\n{path} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:12]
 
 
 def once(data_dir: Path, key: str, write: Callable[[Path], dict[str, Any]]) -> Path:

@@ -56,8 +56,7 @@ class Writer:
         Nothing more is written once a write failed: only this rank knows of it yet, and `problem` tells all with the
         next step's report. Did it raise here, the others would be left alone within a step.
         """
-        if self._thread:
-            self._thread.join()
+        self._wait()
         if self.problem:
             return
         copied = self._memory.copy(state)
@@ -75,10 +74,13 @@ class Writer:
         except Exception as error:  # a thread's exception would be lost
             self.problem = f"The checkpoint cannot be written: {error!r}."
 
-    def finish(self) -> None:
-        """Wait until what was started is written. Raises TrainerError when it could not be."""
+    def _wait(self) -> None:
         if self._thread:
             self._thread.join()
             self._thread = None
+
+    def finish(self) -> None:
+        """Wait until what was started is written. Raises TrainerError when it could not be."""
+        self._wait()
         if self.problem:
             raise TrainerError(self.problem)
