@@ -9,6 +9,16 @@ from torch import nn
 from torchrun_trainer.config import Config
 
 
+def causal_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return PyTorch's causal attention for tensors of shape (samples, heads, positions, channels)."""
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16:
+        # PyTorch's backward pass of attention takes three times as long in bfloat16 as in float32 on a CPU; the
+        # matrix products around it keep bfloat16.
+        with torch.autocast("cpu", enabled=False):
+            return F.scaled_dot_product_attention(query.float(), key.float(), value.float(), is_causal=True)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
 class Block(nn.Module):
     """Causal self-attention and an MLP, each behind a norm and added to the residual stream."""
 
@@ -29,7 +39,7 @@ class Block(nn.Module):
         query, key, value = projected.view(samples, positions, 3, self.heads, width // self.heads).permute(
             2, 0, 3, 1, 4
         )
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        attended = causal_attention(query, key, value)
         stream = stream + self.attention_out(attended.transpose(1, 2).reshape(samples, positions, width))
         hidden = F.gelu(self.mlp_in(self.mlp_norm(stream)), approximate="tanh")
         return stream + self.mlp_out(hidden)
