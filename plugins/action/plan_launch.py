@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -9,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.torchrun.cluster.plugins.module_utils import given_env, job_env, launch_plan, rank_plan
+from ansible_collections.torchrun.cluster.plugins.module_utils import (
+    code_archive,
+    given_env,
+    job_env,
+    launch_plan,
+    rank_plan,
+)
 
 DOCUMENTATION = r"""
 module: plan_launch
@@ -31,7 +40,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         try:
             return self._plan(variables)
-        except (launch_plan.LaunchError, rank_plan.PlanError) as error:
+        except (launch_plan.LaunchError, rank_plan.PlanError, code_archive.CodeError) as error:
             return {"failed": True, "msg": str(error)}
 
     def _plan(self, variables: dict[str, Any]) -> dict[str, Any]:
@@ -47,12 +56,16 @@ class ActionModule(ActionBase):
             )
             for node in placed.members
         }
-        code = Path(options["script"]).read_text(encoding="utf-8") if options["script"] else None
-        env = given_env.environment_of(self)
-        job = options["job"]
+        env, job = given_env.environment_of(self), options["job"]
+        archive = self._archive(options)
+        texts = {
+            "code": archive and hashlib.sha256(archive).hexdigest(),
+            "env": env,
+            "requirements": options["requirements"] and Path(options["requirements"]).read_text(encoding="utf-8"),
+        }
         running = launch_plan.running_launch(reports)
         identity = running or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
-        specification = launch_plan.specification(identity, options, code, env, nproc)
+        specification = launch_plan.specification(identity, options, texts, nproc)
         run_dir = f"{cluster['shared_path']}/runs/{job}"
         plan = {
             "job": job,
@@ -72,7 +85,9 @@ class ActionModule(ActionBase):
                     "nproc_per_node": nproc[node.name],
                     "gpus": gpus[node.name],
                     "slots": slots(cluster, node.name, reports[node.name]),
-                    **{name: reports[node.name][name] for name in ("interface", "cpus", "python", "trainer_path")},
+                    **{name: reports[node.name][name] for name in ("interface", "cpus", "trainer_path")},
+                    # With packages of its own the job has an interpreter of its own.
+                    "python": hostvars[node.name].get("__layer", {}).get("python") or reports[node.name]["python"],
                 }
                 for node in placed.members
             },
@@ -93,6 +108,8 @@ class ActionModule(ActionBase):
             {**rank_plan.as_dict(node), "ranks": [first, first + count - 1]}
             for node, first, count in zip(placed.members, placed.first_ranks, placed.processes)
         ]
+        master = plan["hosts"][placed.master.name]
+        (kind, program), *_ = specification["program"].items()
         prepared = self._execute_module(
             module_name="torchrun.cluster.job_prepare",
             module_args={
@@ -100,8 +117,11 @@ class ActionModule(ActionBase):
                 "user": cluster["user"],
                 "expected_launch": reports[placed.master.name]["description"].get("launch", ""),
                 "description": launch_plan.describe(identity, job, specification, placed.world_size, nodes),
-                "code_name": Path(options["script"]).name if options["script"] else None,
-                "code_text": code,
+                "archive": self._sent(archive),
+                "python": master["python"],
+                "python_path": ":".join(filter(None, (env.get("PYTHONPATH"), master["trainer_path"]))),
+                "kind": kind,
+                "program": program,
             },
             task_vars=variables,
         )
@@ -117,6 +137,30 @@ class ActionModule(ActionBase):
             "plan": {**plan, "metrics_offset": prepared["metrics_offset"]},
             "display": display,
         }
+
+    @staticmethod
+    def _archive(options: Mapping[str, Any]) -> bytes | None:
+        """Return the user's code, or None where the job runs what is on the nodes."""
+        if options["workdir"]:
+            found = code_archive.files_of(Path(options["workdir"]))
+        elif options["script"]:
+            found = code_archive.of_script(Path(options["script"]))
+        else:
+            return None
+        file = io.BytesIO()
+        code_archive.write(found, file)
+        return file.getvalue()
+
+    def _sent(self, archive: bytes | None) -> str | None:
+        """Return the path of the archive on the host of node_rank 0; it goes with Ansible's temporary folder there."""
+        if archive is None or self._task.check_mode:
+            return None
+        remote = self._connection._shell.join_path(self._make_tmp_path(), "code.tar.gz")
+        with tempfile.NamedTemporaryFile(prefix="torchrun-code-") as file:
+            file.write(archive)
+            file.flush()
+            self._transfer_file(file.name, remote)
+        return str(remote)
 
 
 def place(

@@ -11,7 +11,13 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.torchrun.cluster.plugins.module_utils import given_env, rank_plan, role_specs, run_options
+from ansible_collections.torchrun.cluster.plugins.module_utils import (
+    code_archive,
+    given_env,
+    rank_plan,
+    role_specs,
+    run_options,
+)
 
 DOCUMENTATION = r"""
 module: validate
@@ -46,7 +52,7 @@ class ActionModule(ActionBase):
             facts = self._facts(arguments["verb"], task_vars or {})
         except RefusedError as error:
             return {"failed": True, "msg": "\n".join(str(sentence) for sentence in error.args)}
-        except (rank_plan.PlanError, run_options.OptionError) as error:
+        except (rank_plan.PlanError, run_options.OptionError, code_archive.CodeError) as error:
             return {"failed": True, "msg": str(error)}
         return {"changed": False, "ansible_facts": facts}
 
@@ -78,7 +84,9 @@ class ActionModule(ActionBase):
                 "aliases": {node.alias: node.address for node in plan.members},
             }
             # Tokens do not belong in facts, which -v prints: the tasks that need env read it themselves.
-            options["env"] = sorted(options["env"])
+            options["env"] = sorted(given_env.environment_of(self))
+            if options["workdir"]:
+                code_archive.files_of(Path(options["workdir"]))
         return facts
 
     @staticmethod

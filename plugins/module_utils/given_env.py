@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.torchrun.cluster.plugins.module_utils import role_specs, run_options
@@ -15,7 +17,24 @@ def options_given(action: ActionBase) -> dict[str, Any]:
 
 
 def environment_of(action: ActionBase) -> dict[str, str]:
-    """Return the option `env` of a launch; `validate` has checked it."""
-    env = action._templar.template(options_given(action).get("env"))
-    options, _ = role_specs.converted({"env": run_options.VERBS["train"]["env"]}, {"env": env})
-    return run_options.checked_env(options["env"])
+    """Return the variables of `env_file` and `env` of a launch; where both have one, that of `env`.
+
+    Raises OptionError for a file that is not as it should be; `validate` has met it first.
+    """
+    wanted = {name: run_options.VERBS["train"][name] for name in ("env", "env_file")}
+    given = {name: action._templar.template(value) for name, value in options_given(action).items() if name in wanted}
+    options, _ = role_specs.converted(wanted, given)
+    return {**from_file(action, options.get("env_file")), **run_options.checked_env(options["env"])}
+
+
+def from_file(action: ActionBase, name: str | None) -> dict[str, str]:
+    """Return the variables of an env_file, decrypted with the run's Vault secrets where it is encrypted."""
+    if not name:
+        return {}
+    path = str(Path.cwd() / Path(name).expanduser())
+    try:
+        text = action._loader.get_text_file_contents(path)
+    except AnsibleError as error:
+        reason = str(error.message).splitlines()[0]
+        raise run_options.OptionError(f"env_file {path} cannot be read ({reason}): give its Vault password.") from error
+    return run_options.parse_env_file(text, path)

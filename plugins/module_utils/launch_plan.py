@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from ansible_collections.torchrun.cluster.plugins.module_utils.job_env import PACKAGED_TRAINER
@@ -23,18 +24,23 @@ def sealed(launch: str, value: Any) -> str:
 
 
 def program_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return what identifies the program: continuing a run is only right for the same one."""
+    """Return what identifies the program: continuing a run is only right for the same one.
+
+    A script is named by its path within the project folder, or by its name where it is copied alone.
+    """
     if options.get("script"):
-        return {"script": options["script"].rpartition("/")[2]}
+        script = PurePosixPath(options["script"])
+        return {"script": str(script.relative_to(options["workdir"])) if options.get("workdir") else script.name}
     return {"module": options.get("module") or PACKAGED_TRAINER}
 
 
 def specification(
-    launch: str, options: Mapping[str, Any], code: str | None, env: Mapping[str, str], nproc: Mapping[str, int]
+    launch: str, options: Mapping[str, Any], texts: Mapping[str, Any], nproc: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return all that was asked for, in a form that two launches can be compared by.
 
-    `nproc` is the number of processes of each member, in node_rank order.
+    `texts` are code (its digest), env and requirements; `nproc` is the number of processes of each member, in
+    node_rank order.
     """
     return {
         "nnodes": str(options["nnodes"]),
@@ -44,8 +50,7 @@ def specification(
         "max_restarts": options["max_restarts"],
         "program": program_of(options),
         "script_args": list(options["script_args"]),
-        "code": sealed(launch, code),
-        "env": sealed(launch, dict(env)),
+        **{name: sealed(launch, text) for name, text in texts.items()},
     }
 
 
@@ -69,7 +74,7 @@ def check_same(job: str, running: Mapping[str, Any], wanted: Mapping[str, Any]) 
     changed = [name for name in wanted if running.get(name) != wanted[name]]
     if not changed:
         return
-    told = {"code": "the script's text", "env": "env"}
+    told = {"code": "the code", "env": "env", "requirements": "the requirements"}
     words = [
         told.get(name) or f"{name} was {_plain(running.get(name))}, now {_plain(wanted[name])}" for name in changed
     ]

@@ -56,10 +56,25 @@ VERBS: dict[str, dict[str, dict[str, Any]]] = {
             "type": "int",
             "description": "Restarts of the workers before the job has failed; 3 by default, 0 with static.",
         },
-        "script": {"type": "str", "description": "Your script, on this machine; by default the packaged trainer."},
+        "workdir": {
+            "type": "str",
+            "description": "Project folder on this machine, copied whole but for what its .gitignore names.",
+        },
+        "script": {
+            "type": "str",
+            "description": "Your script, on this machine (within workdir, if given); by default the packaged trainer.",
+        },
         "module": {"type": "str", "description": "Instead of script: a module to run with python -m on the nodes."},
         "script_args": {"type": "list", "elements": "str", "default": [], "description": "Arguments of the program."},
         "env": {"type": "dict", "default": {}, "description": "Environment variables of the workers."},
+        "env_file": {
+            "type": "str",
+            "description": "File of NAME=VALUE lines on this machine, also encrypted with Vault; env wins over it.",
+        },
+        "requirements": {
+            "type": "str",
+            "description": "Requirements file on this machine: packages for this job, on top of the nodes' venv.",
+        },
         "wait": {
             "type": "bool",
             "default": True,
@@ -148,6 +163,26 @@ def checked_env(env: Mapping[str, Any]) -> dict[str, str]:
     return checked
 
 
+def parse_env_file(text: str, path: str) -> dict[str, str]:
+    """Return the variables of NAME=VALUE lines; quotes around a value are dropped, `export ` and # lines are allowed.
+
+    Raises OptionError, without the text of a line: it may be a secret.
+    """
+    found: dict[str, Any] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip().removeprefix("export ").lstrip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        name, equals, value = stripped.partition("=")
+        if not equals or not VARIABLE_NAME.fullmatch(name.strip()):
+            raise OptionError(f"env_file {path}: line {number} is not NAME=VALUE: correct it.")
+        value = value.strip()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        found[name.strip()] = value
+    return checked_env(found)
+
+
 def checked_shared_path(path: str) -> str:
     """Return the path of the shared storage; raise OptionError for one that cannot be a folder of ours."""
     normal = os.path.normpath(path)
@@ -161,27 +196,62 @@ def checked_shared_path(path: str) -> str:
     return normal
 
 
-def _checked_script(script: str, directory: Path) -> str:
-    path = directory / Path(script).expanduser()
+def _checked_file(name: str, given: str, directory: Path, what: str) -> Path:
+    """Return the path of a text file on this machine that an option names."""
+    path = directory / Path(given).expanduser()
     if not path.exists():
-        raise OptionError(f"script is `{script}`, but there is no file {path} on this machine: correct the path.")
+        raise OptionError(f"{name} is `{given}`, but there is no file {path} on this machine: correct the path.")
     if not path.is_file():
-        raise OptionError(f"script is `{script}`, but {path} is no file: give the Python file that torchrun runs.")
+        raise OptionError(f"{name} is `{given}`, but {path} is no file: give {what}.")
     try:
         path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"script is `{script}`, but {path} cannot be read as text ({error}).") from error
-    return str(path.resolve())
+        raise OptionError(f"{name} is `{given}`, but {path} cannot be read as text ({error}).") from error
+    return path.resolve()
+
+
+def _checked_workdir(given: str, directory: Path) -> Path:
+    path = (directory / Path(given).expanduser()).resolve()
+    if not path.is_dir():
+        raise OptionError(f"workdir is `{given}`, but there is no folder {path} on this machine: correct the path.")
+    if str(path) in SYSTEM_FOLDERS or path == Path.home():
+        raise OptionError(f"workdir is `{given}`, which is no project's folder: give the one that holds your code.")
+    return path
+
+
+def _check_requirements(path: Path) -> None:
+    """Refuse lines that mean something on this machine only."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if re.match(r"\s*(-[rce]\b|--(requirement|constraint|editable)\b|[./~]|file:)", line):
+            raise OptionError(
+                f"requirements {path}: line {number} ({line.strip()}) names files of this machine, which the nodes do "
+                "not have: give packages by name."
+            )
 
 
 def _checked_program(result: dict[str, Any], directory: Path) -> None:
     for name in ("script", "module"):
         if result.get(name) == "":
             raise OptionError(f"{name} is empty: name the program, or leave {name} out to run the packaged trainer.")
+    for name in ("workdir", "env_file", "requirements"):
+        if result.get(name) == "":
+            raise OptionError(f"{name} is empty: give a path, or leave {name} out.")
     if result.get("script") and result.get("module"):
         raise OptionError("script and module exclude one another: give one of them.")
+    project = _checked_workdir(result["workdir"], directory) if result.get("workdir") else None
+    if project:
+        result["workdir"] = str(project)
     if result.get("script"):
-        result["script"] = _checked_script(result["script"], directory)
+        script = _checked_file("script", result["script"], project or directory, "the Python file that torchrun runs")
+        if project and project not in script.parents:
+            raise OptionError(
+                f"script is `{result['script']}`, which is not within workdir ({project}): give a path within it."
+            )
+        result["script"] = str(script)
+    if result.get("requirements"):
+        path = _checked_file("requirements", result["requirements"], directory, "a requirements file of pip")
+        _check_requirements(path)
+        result["requirements"] = str(path)
     if result.get("module") and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", result["module"]):
         raise OptionError(f"module is `{result['module']}`, which is no dotted name of a Python module.")
 
@@ -214,5 +284,7 @@ def checked(verb: str, options: Mapping[str, Any], directory: Path) -> dict[str,
     if result.get("nproc_per_node") not in (None, "auto") and (whole_number(result["nproc_per_node"]) or 0) < 1:
         raise OptionError(f"nproc_per_node is `{result['nproc_per_node']}`: give auto, or a whole number from 1.")
     result["max_restarts"] = restarts
+    if result.get("env_file"):
+        result["env_file"] = str(_checked_file("env_file", result["env_file"], directory, "a file of NAME=VALUE lines"))
     result["env"] = checked_env(result["env"])
     return result

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
-from collections.abc import Sequence
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
 
 UV = "uv==0.13.9"
 
@@ -39,6 +45,37 @@ def make_python(folder: Path) -> Path:
     """Make a venv with pip in a folder, and return its interpreter."""
     run_tool(["/usr/bin/python3", "-m", "venv", str(folder)])
     return folder / "bin/python"
+
+
+@contextlib.contextmanager
+def uv_of(wheels: Path, target: Path) -> Iterator[Callable[..., str]]:
+    """Give a function that runs uv, which comes with the wheels: no node needs an index. Unpacked, not installed."""
+    (wheel,) = wheels.glob("uv-*.whl")
+    tools = target / ".uv"
+    tools.mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        member = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
+        (tools / "uv").write_bytes(archive.read(member))
+        (tools / "uv").chmod(0o755)
+    # The cache is on the venv's own disk: files are linked from it, and then it goes.
+    options = ["--quiet", "--no-config", "--cache-dir", str(tools / "cache")]
+    yield lambda *words: run_tool([str(tools / "uv"), *words, *options])
+    shutil.rmtree(tools)
+
+
+def publish(wheels: Path, folder: Path, user: str) -> None:
+    """Copy the wheels beside `folder` as the account, then rename: others see all of them or none."""
+    os.umask(0o022)
+    with run_folder.acting_as(user):
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        try:
+            for wheel in wheels.iterdir():
+                shutil.copyfile(wheel, temporary / wheel.name)
+            temporary.chmod(0o755)
+            temporary.rename(folder)
+        except BaseException:
+            shutil.rmtree(temporary)
+            raise
 
 
 def points_to(link: Path, target: Path) -> bool:

@@ -16,8 +16,6 @@ options:
   address: {description: This host's address on the training network., type: str, required: true}
   aliases: {description: "Address of each member, by its alias.", type: dict, required: true}
   master_port: {description: Port of the rendezvous on the host of node_rank 0., type: int, required: true}
-  module: {description: Module that the job runs; '' for a script or the packaged trainer., type: str, default: ""}
-  python_path: {description: PYTHONPATH of the job., type: str, default: ""}
   is_master: {description: Whether this is the host of node_rank 0., type: bool, required: true}
 author: [The ansible-torchrun authors]
 """
@@ -43,7 +41,6 @@ report:
 
 import os
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,22 +65,6 @@ def check_provisioned() -> None:
     ):
         if not path.exists():
             raise PreflightError(f"{path} ({what}) is not on this host: run `ansible-playbook site.yml` first.")
-
-
-def check_module(name: str, python_path: str) -> None:
-    """Raise where the venv has no such module: only its first name is looked for, as nothing of it is to be run."""
-    top = name.partition(".")[0]
-    words = [
-        str(VENV / "bin/python"),
-        "-c",
-        "import sys, importlib.util as u; sys.exit(not u.find_spec(sys.argv[1]))",
-        top,
-    ]
-    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": python_path}, capture_output=True, check=False)
-    if done.returncode != 0:
-        raise PreflightError(
-            f"module is {name}, but the venv of this host has no module {top}: install it, or give PYTHONPATH in env."
-        )
 
 
 def check_aliases(aliases: dict[str, str]) -> None:
@@ -144,8 +125,6 @@ def examine(params: dict[str, Any]) -> dict[str, Any]:
             f"No interface of this host has the address {params['address']}: correct its cluster_addr in the inventory."
         )
     check_aliases(params["aliases"])
-    if params["module"]:
-        check_module(params["module"], params["python_path"])
     check_storage(shared_path, params["user"])
     running = run_folder.jobs_on_host()
     others = {name: variables for name, variables in running.items() if name != job}
@@ -180,8 +159,6 @@ def main() -> None:
             "aliases": {"type": "dict", "required": True},
             "master_port": {"type": "int", "required": True},
             "is_master": {"type": "bool", "required": True},
-            "module": {"type": "str", "default": ""},
-            "python_path": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )

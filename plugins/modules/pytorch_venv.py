@@ -35,7 +35,6 @@ torch: {description: "What torch says of itself: version, cuda, git.", type: dic
 import json
 import os
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -53,33 +52,12 @@ def install(lock: str, wheels: Path, target: Path) -> dict[str, Any]:
     if target.exists():
         shutil.rmtree(target)
     target.mkdir(parents=True)
-    # uv comes with the wheels, so no node needs an index; it is unpacked, not installed.
-    (wheel,) = wheels.glob("uv-*.whl")
-    tools = target / ".uv"
-    with zipfile.ZipFile(wheel) as archive:
-        member = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-        tools.mkdir()
-        (tools / "uv").write_bytes(archive.read(member))
-        (tools / "uv").chmod(0o755)
     (target / "lock.txt").write_text(lock)
-    uv = str(tools / "uv")
-    # The cache is on the venv's own disk: files are linked from it, and then it goes.
-    cache = ["--cache-dir", str(tools / "cache"), "--no-config"]
-    venv.run_tool([uv, "venv", "--quiet", "--allow-existing", "--python", "/usr/bin/python3", *cache, str(target)])
-    words = [
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        "--find-links",
-        str(wheels),
-        "--compile-bytecode",
-    ]
-    venv.run_tool([*words, *cache, "--python", str(target / "bin/python"), "--requirement", str(target / "lock.txt")])
+    with venv.uv_of(wheels, target) as uv:
+        uv("venv", "--allow-existing", "--python", "/usr/bin/python3", str(target))
+        where = ["--no-index", "--no-deps", "--find-links", str(wheels), "--python", str(target / "bin/python")]
+        uv("pip", "install", "--compile-bytecode", *where, "--requirement", str(target / "lock.txt"))
     said = json.loads(venv.run_tool([str(target / "bin/python"), "-c", PROOF]))
-    shutil.rmtree(tools)
     (target / "torch.json").write_text(json.dumps(said))
     return dict(said)
 

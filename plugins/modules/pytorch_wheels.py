@@ -31,14 +31,12 @@ RETURN = r"""
 folder: {description: Where the wheels are., type: str, returned: always}
 """
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchrun.cluster.plugins.module_utils import venv
-from ansible_collections.torchrun.cluster.plugins.module_utils.run_folder import acting_as
 
 
 def download(lock: str, index: str, scratch: Path) -> Path:
@@ -65,21 +63,6 @@ def download(lock: str, index: str, scratch: Path) -> Path:
     return scratch / "wheels"
 
 
-def publish(wheels: Path, folder: Path, user: str) -> None:
-    """Copy the wheels beside `folder` as the account, then rename: others see all of them or none."""
-    os.umask(0o022)
-    with acting_as(user):
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        try:
-            for wheel in wheels.iterdir():
-                shutil.copyfile(wheel, temporary / wheel.name)
-            temporary.chmod(0o755)
-            temporary.rename(folder)
-        except BaseException:
-            shutil.rmtree(temporary)
-            raise
-
-
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
@@ -100,7 +83,7 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="torchrun-wheels-", dir="/var/tmp"))
     scratch.chmod(0o755)
     try:
-        publish(download(params["lock"], params["index"], scratch), folder, params["user"])
+        venv.publish(download(params["lock"], params["index"], scratch), folder, params["user"])
     except venv.ToolError as error:
         module.fail_json(
             msg=f"The wheels could not be fetched on this host ({error}): check its pip configuration and network, "

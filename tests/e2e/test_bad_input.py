@@ -21,7 +21,7 @@ WRONG = {
     "a word for a number": ("train.yml", "-e nnodes=two", ["nnodes", "two"]),
     "a script that does not exist": ("train.yml", "-e script=/nowhere/train.py", ["/nowhere/train.py"]),
     "an empty script": ("train.yml", "-e script=", ["script is empty"]),
-    "a module that the nodes do not have": ("train.yml", "-e module=nomod", ["nomod", "venv"]),
+    "a module that the nodes do not have": ("train.yml", "-e module=nomod", ["nomod", "workdir"]),
     "an option of another verb": ("site.yml", "-e nnodes=2", ["nnodes", "train.yml"]),
     "the root folder as shared storage": ("site.yml", "-e shared_storage_path=/", ["shared_storage_path"]),
     "a script and a module": ("train.yml", f"-e script={__file__} -e module=m", ["script", "module"]),

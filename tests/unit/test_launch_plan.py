@@ -20,7 +20,8 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def specification(launch: str = "l", code: str | None = None, env: dict[str, str] | None = None, **options: Any) -> Any:
-    return launch_plan.specification(launch, {**OPTIONS, **options}, code, env or {}, {"a": 2})
+    texts = {"code": code, "env": env or {}, "requirements": options.pop("requirements", None)}
+    return launch_plan.specification(launch, {**OPTIONS, **options}, texts, {"a": 2})
 
 
 def test_the_same_options_are_the_same_job():
@@ -31,8 +32,9 @@ def test_the_same_options_are_the_same_job():
     ("other", "named"),
     [
         (specification(nnodes="1"), "nnodes was 1, now 2"),
-        (specification(code="changed"), "the script's text"),
+        (specification(code="changed"), "the code"),
         (specification(env={"A": "secret"}), "env"),
+        (specification(requirements="numpy"), "the requirements"),
         (specification(script_args=["--lr", "1"]), "script_args"),
     ],
 )
@@ -72,3 +74,9 @@ def test_a_job_gets_the_gpus_that_others_left():
     assert launch_plan.gpus_for("a", report(gpus=4), 3, slots=4) == [0, 1, 2]
     assert launch_plan.gpus_for("a", report(gpus=4), 4, slots=4) is None
     assert launch_plan.gpus_for("a", report(), 3, slots=1) is None
+
+
+def test_a_script_is_named_by_its_path_within_the_project():
+    options = {"script": "/home/me/project/tools/train.py", "workdir": "/home/me/project"}
+    assert launch_plan.program_of(options) == {"script": "tools/train.py"}
+    assert launch_plan.program_of({**options, "workdir": None}) == {"script": "train.py"}

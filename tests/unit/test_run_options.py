@@ -34,6 +34,11 @@ def test_defaults_follow_the_backend():
         ({"script": "/nowhere.py"}, "/nowhere.py"),
         ({"script": "/etc"}, "no file"),
         ({"script": ""}, "script is empty"),
+        ({"workdir": "/no/where"}, "/no/where"),
+        ({"workdir": "/etc"}, "no project"),
+        ({"workdir": "/etc/ssh", "script": "/etc/hostname"}, "not within workdir"),
+        ({"requirements": "/nowhere.txt"}, "/nowhere.txt"),
+        ({"env_file": "/nowhere.env"}, "/nowhere.env"),
         ({"module": ""}, "module is empty"),
         ({"job": ""}, "job is empty"),
         ({"script": "/etc/hostname", "module": "m"}, "module"),
@@ -139,3 +144,35 @@ def test_a_folder_of_the_system_is_no_shared_storage(path: str):
 
 def test_the_path_of_the_shared_storage_is_made_plain():
     assert run_options.checked_shared_path("/srv//torchrun/") == "/srv/torchrun"
+
+
+def test_a_script_is_looked_for_within_the_project(tmp_path: Path):
+    (tmp_path / "project/tools").mkdir(parents=True)
+    (tmp_path / "project/tools/train.py").write_text("")
+    options = train(tmp_path, workdir="project", script="tools/train.py")
+    assert options["script"] == str(tmp_path / "project/tools/train.py")
+
+
+@pytest.mark.parametrize("line", ["-r other.txt", "-e .", "./local", "--constraint c.txt", "file:///x.whl"])
+def test_requirements_that_only_this_machine_has_are_refused(tmp_path: Path, line: str):
+    (tmp_path / "r.txt").write_text(f"numpy\n{line}\n")
+    with pytest.raises(OptionError, match="line 2"):
+        train(tmp_path, requirements="r.txt")
+    (tmp_path / "r.txt").write_text(
+        "--extra-index-url https://example.org/simple\nnumpy>=1 # why\n\n-i https://e.org\n"
+    )
+    assert train(tmp_path, requirements="r.txt")["requirements"] == str(tmp_path / "r.txt")
+
+
+def test_an_env_file_is_read_as_people_write_them():
+    text = "# tokens\n\nexport A=1\nB='x y'\nC = \"a=b\" \nD=\n"
+    assert run_options.parse_env_file(text, "f") == {"A": "1", "B": "x y", "C": "a=b", "D": ""}
+
+
+@pytest.mark.parametrize("text", ["A=1\nsecret-token\n", "A=1\n1B=secret-token\n"])
+def test_a_wrong_line_of_an_env_file_is_named_by_number_alone(text: str):
+    with pytest.raises(OptionError, match="line 2") as caught:
+        run_options.parse_env_file(text, "f")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(OptionError, match="RANK"):
+        run_options.parse_env_file("RANK=1", "f")
