@@ -100,9 +100,9 @@ def _entry(path: Path, project: Path) -> Entry:
         target = path.resolve()
         if not path.exists():
             raise CodeError(
-                f"workdir: the link {name} leads nowhere ({os.readlink(path)}): remove it, or name it in .gitignore."
+                f"workdir: the link {name} leads nowhere ({path.readlink()}): remove it, or name it in .gitignore."
             )
-        if project not in target.parents or os.path.isabs(os.readlink(path)):
+        if project not in target.parents or path.readlink().is_absolute():
             raise CodeError(
                 f"workdir: the link {name} leads out of {project} (to {target}), where the nodes have nothing: "
                 "name it in .gitignore, or copy what it leads to."
@@ -147,7 +147,7 @@ def write(found: list[Entry], file: IO[bytes]) -> None:
             about = tarfile.TarInfo(entry.name)
             try:
                 if entry.path.is_symlink():
-                    about.type, about.linkname = tarfile.SYMTYPE, os.readlink(entry.path)
+                    about.type, about.linkname = tarfile.SYMTYPE, str(entry.path.readlink())
                     archive.addfile(about)
                     continue
                 with entry.path.open("rb") as source:

@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: job_prepare
 short_description: Make the run folder of a launch on the shared storage
 description:
-  - Runs on one member of the job. Writes C(job.yml) and the user's code as it is now, after a look whether it can begin.
+  - Runs on one member of the job. Writes C(job.yml) and the user's code as it is now, once it is seen that it can
+    begin.
   - A run that has finished is moved aside to C(<job>.<launch>); one that stopped or failed is continued in its folder,
     so that the trainer finds its checkpoints.
 options:
@@ -53,7 +54,6 @@ from typing import IO, Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
 
-
 CHECK = "/opt/torchrun/libexec/check_program.py"
 
 
@@ -82,7 +82,7 @@ def unpack(archive: IO[bytes], folder: Path) -> list[str]:
     with tarfile.open(fileobj=archive, mode="r:gz") as packed:
         if hasattr(tarfile, "data_filter"):  # refuses whatever would land outside
             packed.extraction_filter = tarfile.data_filter
-        packed.extractall(folder)
+        packed.extractall(folder)  # noqa: S202 (the archive is the controller's own)
         return [member.name for member in packed.getmembers()]
 
 
@@ -113,7 +113,7 @@ def prepare(params: dict[str, Any], archive: IO[bytes] | None) -> dict[str, Any]
     """Make the folder; return what became of the previous run. Raises ProgramError before anything is changed."""
     run_dir, description = Path(params["run_dir"]), params["description"]
     # On this host's disk, so that a program that is refused leaves no trace on the shared storage.
-    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="torchrun-code-") as scratch:  # noqa: S108
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="torchrun-code-") as scratch:
         fresh = Path(scratch) / "code"
         fresh.mkdir()
         names = unpack(archive, fresh) if archive else []

@@ -25,8 +25,8 @@ def taken(project: Path) -> list[str]:
 
 def test_what_gitignore_names_stays_behind_and_what_git_would_keep_is_taken(tmp_path: Path) -> None:
     names = [
-        "train.py", "pkg/model.py", "pkg/.gitignore", "data/a.bin", "out.log", "keep.log", "pkg/out.log", "sub/deep/x.tmp",
-        "sub/deep/.gitignore", "build/x/y", "odd name é.py",
+        "train.py", "pkg/model.py", "pkg/.gitignore", "data/a.bin", "out.log", "keep.log", "pkg/out.log",
+        "sub/deep/x.tmp", "sub/deep/.gitignore", "build/x/y", "odd name é.py",
     ]  # fmt: skip
     make(tmp_path, *names)
     (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n/data/\nbuild/\n")
