@@ -108,12 +108,20 @@ class ActionModule(ActionBase):
         if outcome:
             look = self._settled(look, view, plan)
             if outcome["status"] == "failed":
-                return {"failed": True, "msg": follow_view.failure_sentence(job, look["nodes"], outcome)}
+                return {
+                    "failed": True,
+                    "msg": follow_view.failure_sentence(job, look["nodes"], outcome),
+                    "display": [
+                        *follow_view.failure_lines(look["nodes"], outcome, plan["members"]),
+                        f"run folder   {plan['run_dir']}",
+                    ],
+                }
             result = view.result(look["nodes"])
+            ends = follow_view.exit_lines(look["nodes"], plan["members"])
             return {
                 "changed": False,
                 "result": result,
-                "display": view.result_lines(result, outcome["status"]),
+                "display": [*view.result_lines(result, outcome["status"]), *ends],
             }
         if unit.get("ActiveState") == "failed":
             return {

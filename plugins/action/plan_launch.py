@@ -44,6 +44,7 @@ class ActionModule(ActionBase):
             return {"failed": True, "msg": str(error)}
 
     def _plan(self, variables: dict[str, Any]) -> dict[str, Any]:
+        begun = time.time()
         cluster, launch, options = (variables[name] for name in ("cluster", "launch", "run_options"))
         hostvars = variables["hostvars"]
         reports = {host: hostvars[host]["__preflight"]["report"] for host in launch["members"]}
@@ -127,7 +128,8 @@ class ActionModule(ActionBase):
         )
         if prepared.get("failed"):
             return prepared
-        display = [f"  launch {identity}: {placed.nnodes} nodes, world size {placed.world_size}"]
+        took = f"checked in {begun - launch['validated']:.1f} s, planned and copied in {time.time() - begun:.1f} s"
+        display = [f"  launch {identity}: {placed.nnodes} nodes, world size {placed.world_size} ({took})"]
         if prepared["moved_to"]:
             display.append(f"  the finished run of before is now in {prepared['moved_to']}")
         if prepared["continues"]:

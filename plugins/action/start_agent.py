@@ -33,7 +33,10 @@ class ActionModule(ActionBase):
                 name: plan[name]
                 for name in ("launch", "nnodes", "world_size", "master_addr", "run_dir", "data_dir", "user")
             },
-            **{name: options[name] for name in ("rdzv_backend", "master_port", "max_restarts", "script_args")},
+            **{
+                name: options[name]
+                for name in ("rdzv_backend", "master_port", "max_restarts", "hang_timeout", "script_args")
+            },
             script=plan["program"].get("script"),
             module=plan["program"].get("module"),
             env=given_env.environment_of(self),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ class ActionModule(ActionBase):
                 "master": plan.master.name,
                 "addresses": {node.name: node.address for node in plan.members},
                 "aliases": {node.alias: node.address for node in plan.members},
+                "validated": time.time(),
             }
             # Tokens do not belong in facts, which -v prints: the tasks that need env read it themselves.
             options["env"] = sorted(given_env.environment_of(self))

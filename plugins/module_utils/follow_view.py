@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+
+from ansible_collections.torchrun.cluster.plugins.module_utils.job_views import printable
 
 # Seconds between two lines of progress; the first and the last step are always shown.
 LINE_SECONDS = 5.0
@@ -16,20 +19,70 @@ def is_consequence(failure: Mapping[str, Any]) -> bool:
     return bool(re.search(r"Connection (closed|reset) by peer|Broken pipe", failure.get("message", "")))
 
 
-def failure_sentence(job: str, nodes: Mapping[str, Any], outcome: Mapping[str, Any]) -> str:
-    """Return why the job failed: the failure that came first in time, for the others follow from it."""
-    failures = [(node["failure"], host) for host, node in nodes.items() if node.get("failure")]
+def cause(nodes: Mapping[str, Any], outcome: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """Return (the failure that came first in time, its host), for the others follow from it; None where none is known.
+
+    Of the last attempt: what came before it, the job has survived.
+    """
+    found = [(node["failure"], host) for host, node in nodes.items() if node.get("failure")]
     if outcome.get("failure"):
-        failures.append((outcome["failure"], outcome["host"]))
-    if not failures:
-        return f"The job {job} failed on {outcome.get('host', 'a host')}: read its log with logs.yml -e job={job}."
-    failure, host = min(failures, key=lambda pair: (is_consequence(pair[0]), pair[0].get("time", 0.0)))
+        found.append((outcome["failure"], outcome["host"]))
+    return _first(found)
+
+
+def _first(found: list[tuple[dict[str, Any], str]]) -> tuple[dict[str, Any], str] | None:
+    return min(found, key=lambda pair: (is_consequence(pair[0]), pair[0].get("time", 0.0)), default=None)
+
+
+def earlier(nodes: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """Return a sentence on the very first failure, where it was another one: a later attempt may hide the reason."""
+    found = _first([(failure, host) for host, node in nodes.items() for failure in node.get("failures", [])])
+    if not found or of_failure(found[0]) == of_failure(last):
+        return ""
+    return f" Before that, on {found[1]}, {of_failure(found[0])}."
+
+
+def of_failure(failure: Mapping[str, Any]) -> str:
+    """Return `rank 2 exited with 1: ValueError: boom`."""
     said = f": {failure['message'].rstrip('.')}" if failure.get("message") else ""
+    return f"rank {failure['rank']} {failure['how']}{said}"
+
+
+def failure_sentence(job: str, nodes: Mapping[str, Any], outcome: Mapping[str, Any]) -> str:
+    """Return why the job failed."""
+    found = cause(nodes, outcome)
+    if not found:
+        return f"The job {job} failed on {outcome.get('host', 'a host')}: read its log with logs.yml -e job={job}."
+    failure, host = found
     log = f" Its log: {failure['log']}." if failure.get("log") else ""
     return (
-        f"The job {job} failed on {host}: rank {failure['rank']} {failure['how']}{said}.{log} "
+        f"The job {job} failed on {host}: {of_failure(failure)}.{earlier(nodes, failure)}{log} "
         f"The lines of all hosts: ansible-playbook playbooks/logs.yml -e job={job}"
     )
+
+
+def failure_lines(nodes: Mapping[str, Any], outcome: Mapping[str, Any], members: list[str]) -> list[str]:
+    """Return what stands above that sentence: the end of the traceback, and how each rank has ended."""
+    found = cause(nodes, outcome)
+    traceback = [printable(line) for line in found[0].get("traceback", [])] if found else []
+    heading = [f"{found[1]}, rank {found[0]['rank']}:"] if found and traceback else []
+    return [*heading, *(f"  {line}" for line in traceback), *exit_lines(nodes, members)]
+
+
+def exit_lines(nodes: Mapping[str, Any], members: list[str]) -> list[str]:
+    """Return how each rank has ended, one line a host."""
+    lines = []
+    for host in members:
+        node = nodes.get(host, {})
+        if not node.get("ranks"):
+            lines.append(f"  {host}: {node.get('state', 'no report')}")
+            continue
+        first, last = node["ranks"]
+        exits, well = node.get("exits", {}), node.get("state") in ("done", "finished", "stopped")
+        other = "exited with 0" if well else "ended with the others"
+        ranks = [f"rank {rank} {exits.get(str(rank), other)}" for rank in range(first, last + 1)]
+        lines.append(f"  {host}: " + ", ".join(ranks))
+    return ["exit state", *lines]
 
 
 class FollowView:
@@ -43,6 +96,9 @@ class FollowView:
         self.job, self.run_dir, self.members, self.began = job, run_dir, members, began
         self.phase = ""
         self.attempts: dict[str, int] = {}
+        self.failures: dict[str, int] = {}
+        self.states: dict[str, str] = {}
+        self.output_said = False
         self.start: dict[str, Any] = {}
         self.step: dict[str, Any] = {}
         self.end: dict[str, Any] = {}
@@ -52,11 +108,36 @@ class FollowView:
 
     def update(self, look: Mapping[str, Any]) -> list[str]:
         """Return the lines that this look adds."""
-        lines = self._phases(look["nodes"])
+        lines = self._news_of_nodes(look["nodes"]) + self._phases(look["nodes"])
+        if look.get("output") and not self.output_said:
+            self.output_said = True
+            lines.append(f"first output{self._after(time.time())}")
         for event in look["events"]:
             handler = getattr(self, f"_on_{event.get('event')}", None)
             if handler:
                 lines += handler(event)
+        return lines
+
+    def _after(self, moment: float) -> str:
+        """Return ` 5.2 s after the launch`; nothing for who came later."""
+        return "" if self.began is None else f" {moment - self.began:.1f} s after the launch"
+
+    def _news_of_nodes(self, nodes: Mapping[str, Any]) -> list[str]:
+        """Return a line for each worker that has failed, each hang, and each agent that has left or is back."""
+        lines = []
+        for host in self.members:
+            node = nodes.get(host, {})
+            known = [*node.get("failures", []), *node.get("hangs", [])]
+            fresh = sorted(known[self.failures.get(host, 0) :], key=lambda found: found.get("time", 0.0))
+            for found in fresh:
+                what = of_failure(found) if "how" in found else f"made no step for long: {found['silent']}"
+                lines.append(f"{host}: {printable(what)}")
+            self.failures[host] = len(known)
+            state = node.get("state", "")
+            if state != self.states.get(host, "") and state in ("restarting", "interrupted"):
+                why = "its agent lost the others" if state == "restarting" else "its agent was ended"
+                lines.append(f"{host}: {why}, and is started again")
+            self.states[host] = state
         return lines
 
     def _phases(self, nodes: Mapping[str, Any]) -> list[str]:
@@ -70,7 +151,10 @@ class FollowView:
             self.attempts[host] = attempt
         if self.everyone_runs:
             phase = "all " + ", ".join(f"{host} {_ranks(nodes[host])}" for host in self.members)
-            line = f"rendezvous {len(running)}/{len(self.members)}: world size {_world(nodes, running)}, {phase[4:]}"
+            line = (
+                f"rendezvous {len(running)}/{len(self.members)}{self._after(time.time())}: "
+                f"world size {_world(nodes, running)}, {phase[4:]}"
+            )
         else:
             missing = [host for host in self.members if host not in running]
             phase = "waiting " + ",".join(missing)
@@ -100,7 +184,7 @@ class FollowView:
             self.said_at = event["time"]
             if self.began is None:
                 return [self._progress(event, earlier)]
-            return [f"first step {event['time'] - self.began:.1f} s after the launch"]
+            return [f"first step{self._after(event['time'])}"]
         if event["time"] - self.said_at < LINE_SECONDS:
             return []
         self.said_at = event["time"]
@@ -146,9 +230,7 @@ class FollowView:
             )
         if result["report"]:
             lines.append(f"report       {result['report']}")
-        lines.append(f"logs         {self.run_dir}/logs/<host>/")
-        if result["step"] is not None:
-            lines.append(f"checkpoints  {self.run_dir}/checkpoints/")
+        lines.append(f"run folder   {self.run_dir}")
         return lines
 
 

@@ -32,6 +32,7 @@ class Job:
     master_addr: str
     master_port: int
     max_restarts: int
+    hang_timeout: int
     run_dir: str
     data_dir: str
     user: str
@@ -97,6 +98,8 @@ def environment(job: Job, member: Member) -> dict[str, str]:
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_FR_DUMP_TEMP_FILE": f"{logs}/flight_recorder_",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        # Beside the heartbeats: the hang watch asks through these pipes.
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/run/torchrun/{job.name}/flight_recorder_",
         # Compiled kernels on the node's own disk: file locks on shared storage are slow or broken.
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",
@@ -113,6 +116,7 @@ def environment(job: Job, member: Member) -> dict[str, str]:
         "TORCHRUN_NODE_RANK": str(member.node_rank),
         "TORCHRUN_WORLD_SIZE": job.world_size,
         "TORCHRUN_PYTHON": member.python,
+        "TORCHRUN_HANG_TIMEOUT": str(job.hang_timeout),
         "TORCHRUN_ARGV": json.dumps([f"{LIBEXEC}/guard.py", *program(job)]),
         # Without it a restart reads the previous attempt's addresses, and a replaced agent can never rejoin.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -48,6 +48,7 @@ def specification(
         "rdzv_backend": options["rdzv_backend"],
         "master_port": options["master_port"],
         "max_restarts": options["max_restarts"],
+        "hang_timeout": options["hang_timeout"],
         "program": program_of(options),
         "script_args": list(options["script_args"]),
         **{name: sealed(launch, text) for name, text in texts.items()},

@@ -60,6 +60,11 @@ VERBS: dict[str, dict[str, dict[str, Any]]] = {
             "type": "str",
             "description": "Project folder on this machine, copied whole but for what its .gitignore names.",
         },
+        "hang_timeout": {
+            "type": "int",
+            "default": 120,
+            "description": "Seconds without a step after which workers are started anew; 0 never (packaged trainer).",
+        },
         "script": {
             "type": "str",
             "description": "Your script, on this machine (within workdir, if given); by default the packaged trainer.",
@@ -272,6 +277,8 @@ def checked(verb: str, options: Mapping[str, Any], directory: Path) -> dict[str,
     restarts = result.get("max_restarts")
     if restarts is None:
         restarts = 0 if result["rdzv_backend"] == "static" else 3
+    if result["hang_timeout"] and not 10 <= result["hang_timeout"] <= 86400:
+        raise OptionError(f"hang_timeout is {result['hang_timeout']}: give 0, or seconds from 10 to 86400.")
     if restarts < 0:
         raise OptionError(f"max_restarts is {restarts}: give a whole number from 0.")
     if restarts and result["rdzv_backend"] == "static":

@@ -22,6 +22,7 @@ def job(**changes: object) -> job_env.Job:
         "master_addr": "10.0.0.1",
         "master_port": 29400,
         "max_restarts": 3,
+        "hang_timeout": 120,
         "run_dir": "/srv/torchrun/runs/train",
         "data_dir": "/srv/torchrun/data",
         "user": "trainer",

@@ -9,7 +9,8 @@ from ansible_collections.torchrun.cluster.plugins.module_utils import launch_pla
 from ansible_collections.torchrun.cluster.plugins.module_utils.launch_plan import LaunchError
 
 OPTIONS = {
-    "nnodes": "2", "rdzv_backend": "c10d", "master_port": 29400, "max_restarts": 3, "script": None, "module": None,
+    "nnodes": "2", "rdzv_backend": "c10d", "master_port": 29400, "max_restarts": 3, "hang_timeout": 120,
+    "script": None, "module": None,
     "script_args": [],
 }  # fmt: skip
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +17,9 @@ LIBEXEC = Path(__file__).parents[2] / "roles/torchrun/files/libexec"
 sys.path.insert(0, str(LIBEXEC))
 
 import after_stop  # noqa: E402 (the folder is not a package: on a node its files stand alone)
+import failures  # noqa: E402
 import guard  # noqa: E402
+import hang_watch  # noqa: E402
 import run_state  # noqa: E402
 
 WORLD = {
@@ -165,22 +167,98 @@ def torch_stand_in(tmp_path: Path) -> Path:
 
 
 class Failed:
-    """A result of looking after workers: one of them exited with `exitcode`."""
+    """A result of looking after workers: rank 2 exited with `exitcode`."""
 
     def __init__(self, exitcode: int) -> None:
-        self.failures = {0: SimpleNamespace(exitcode=exitcode)}
+        self.failures = {2: failure(exitcode=exitcode)}
 
     def is_failed(self) -> bool:
         return True
 
 
+def failure(exitcode: int = 1, timestamp: int = 5, local_rank: int = 0) -> SimpleNamespace:
+    """What torch tells of a worker that failed."""
+    return SimpleNamespace(
+        exitcode=exitcode, timestamp=timestamp, local_rank=local_rank, error_file="<N/A>", message="",
+        signal_name=lambda: signal.Signals(-exitcode).name,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("unit_environment")
 @pytest.mark.parametrize(("exitcode", "left"), [(2, 0), (1, 3), (-9, 3)])
-def test_wrong_arguments_are_not_tried_again(monkeypatch: pytest.MonkeyPatch, exitcode: int, left: int):
-    monkeypatch.syspath_prepend(str(LIBEXEC))
-    module = importlib.import_module("agent")
+def test_wrong_arguments_are_not_tried_again(exitcode: int, left: int):
     torchrun_agent = SimpleNamespace(_remaining_restarts=3)
-    module.without_restart_of_wrong_usage(lambda *_: Failed(exitcode))(torchrun_agent, None)
+    failures.noting(lambda *_: Failed(exitcode))(torchrun_agent, None)
     assert torchrun_agent._remaining_restarts == left
+
+
+@pytest.mark.usefixtures("unit_environment")
+def test_the_first_error_is_kept_though_attempts_follow_and_their_logs_go(tmp_path: Path):
+    log = tmp_path / "logs/x/attempt_0/0/stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(
+        "a warning\n"
+        "[rank2]: Traceback (most recent call last):\n"
+        '[rank2]:   File "train.py", line 3, in <module>\n'
+        "[rank2]:     step()\n"
+        "[rank2]: ValueError: the first\n"
+        "some library says goodbye\n"
+    )
+    torchrun_agent = SimpleNamespace(_remaining_restarts=3)
+    look = failures.noting(lambda *_: Failed(1))
+    run_state.report("running", ranks=[2, 2])
+    look(torchrun_agent, None)
+    shutil.rmtree(tmp_path / "logs")
+    look(torchrun_agent, None)
+    run_state.report("rendezvous")
+    report = run_state.last_report()
+    assert [found["message"] for found in report["failures"]] == ["ValueError: the first", ""]
+    assert report["failures"][0]["traceback"][-2:] == ["    step()", "ValueError: the first"]
+
+
+def test_a_long_traceback_keeps_its_heading_and_its_last_frames():
+    frames = [f'  File "{number}.py", line 1, in f' for number in range(50)]
+    found = failures.last_traceback(["Traceback (most recent call last):", *frames, "KeyError: 1"])
+    assert found[0].startswith("Traceback")
+    assert found[-2:] == [frames[-1], "KeyError: 1"]
+    assert len(found) == failures.LAST_LINES
+
+
+def beat(folder: Path, step: int, phase: str = "training", pid: int = 7) -> None:
+    folder.mkdir(exist_ok=True)
+    text = json.dumps({"rank": 0, "pid": pid, "step": step, "time": float(step), "phase": phase})
+    (folder / "rank-00000.json").write_text(text)
+
+
+def test_a_worker_is_silent_when_its_heartbeat_has_not_changed_for_long(tmp_path: Path):
+    watch = hang_watch.HangWatch(tmp_path, 60)
+    assert not watch.silent([7], 0.0)  # no heartbeat yet: before the first step
+    beat(tmp_path, 1)
+    assert not watch.silent([7], 100.0)
+    assert not watch.silent([7], 159.0)
+    assert list(watch.silent([7], 160.0)) == [7]
+    beat(tmp_path, 2)
+    assert not watch.silent([7], 170.0)
+    # Of a process that is no worker any more nothing is expected, nor of one that saves.
+    assert not watch.silent([8], 300.0)
+    beat(tmp_path, 2, "saving")
+    assert not watch.silent([7], 400.0)
+
+
+@pytest.mark.usefixtures("unit_environment")
+def test_a_silent_worker_is_ended_and_its_stack_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hang_watch, "LOOK_SECONDS", 0.0)
+    (tmp_path / "logs").mkdir()
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    beat(tmp_path / "beats", 4, pid=process.pid)
+    group = SimpleNamespace(workers=[SimpleNamespace(id=process.pid, global_rank=2)])
+    look = hang_watch.watching(lambda *_: "looked", hang_watch.HangWatch(tmp_path / "beats", 0))
+    assert look(None, group) == "looked"
+    assert look(None, group) == "looked"
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    (hang,) = run_state.last_report()["hangs"]
+    assert "rank 2 after step 4" in hang["silent"]
+    assert Path(hang["stacks"][0]).name.startswith("stack-rank-2-")
 
 
 def other_node(tmp_path: Path, state: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from ansible_collections.torchrun.cluster.plugins.modules import hosts_aliases, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+ROOT = Path(__file__).parents[2]
 NODES = [
     {"name": "node1", "alias": "trn-0000-node1", "address": "10.0.0.1"},
     {"name": "10.0.0.2", "alias": "trn-0001-10-0-0-2", "address": "10.0.0.2"},
@@ -106,13 +110,15 @@ def description(launch: str, **program: str) -> dict[str, object]:
 
 
 def prepare(run_dir: Path, launch: str, **program: str) -> dict[str, object]:
-    values = {
-        "run_dir": str(run_dir),
-        "description": description(launch, **program),
-        "code_name": None,
-        "code_text": None,
-    }
-    return job_prepare.prepare(values)
+    values = {"run_dir": str(run_dir), "description": description(launch, **program), "python": sys.executable}
+    (kind, name), *_ = (program or {"module": "json"}).items()
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as packed:
+        about = tarfile.TarInfo("a.py" if kind == "module" else name)
+        about.size = len(launch)
+        packed.addfile(about, io.BytesIO(launch.encode()))
+    archive.seek(0)
+    return job_prepare.prepare({**values, "python_path": "", "kind": kind, "program": name}, archive)
 
 
 def test_a_stopped_run_goes_on_and_a_finished_one_is_moved_aside(tmp_path: Path):
@@ -127,6 +133,29 @@ def test_a_stopped_run_goes_on_and_a_finished_one_is_moved_aside(tmp_path: Path)
     assert prepare(run_dir, "l3")["moved_to"] == str(tmp_path / "train.l2")
     assert (tmp_path / "train.l2/checkpoints/one").exists()
     assert not (run_dir / "checkpoints/one").exists()
+
+
+def test_new_code_replaces_that_of_before_and_leaves_what_the_job_has_written(tmp_path: Path):
+    prepare(tmp_path / "train", "l1", script="a.py")
+    code = tmp_path / "train/code"
+    assert (code / "a.py").read_text() == "l1"
+    (code / "snapshot.pt").touch()
+    prepare(tmp_path / "train", "l2", script="a.py")
+    assert (code / "a.py").read_text() == "l2"
+    assert sorted(path.name for path in code.iterdir()) == ["a.py", "snapshot.pt"]
+
+
+def test_a_program_that_cannot_begin_leaves_the_run_as_it_was(tmp_path: Path):
+    prepare(tmp_path / "train", "l1", script="a.py")
+    with pytest.raises(job_prepare.ProgramError, match="syntax error"):
+        prepare(tmp_path / "train", "l2 !", script="a.py")
+    assert (tmp_path / "train/code/a.py").read_text() == "l1"
+    assert '"l1"' in (tmp_path / "train/job.yml").read_text()
+
+
+@pytest.fixture(autouse=True)
+def check_of_this_repository(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(job_prepare, "CHECK", str(ROOT / "roles/torchrun/files/libexec/check_program.py"))
 
 
 def test_another_program_does_not_go_on_from_this_ones_checkpoints(tmp_path: Path):

@@ -45,6 +45,7 @@ def test_defaults_follow_the_backend():
         ({"module": "a-b"}, "a-b"),
         ({"master_port": 80}, "master_port"),
         ({"max_restarts": -1}, "max_restarts"),
+        ({"hang_timeout": 5}, "hang_timeout"),
         ({"max_restarts": 1, "rdzv_backend": "static"}, "max_restarts"),
         ({"nnodes": "1:2", "rdzv_backend": "static"}, "nnodes"),
         ({"nproc_per_node": 0}, "nproc_per_node"),

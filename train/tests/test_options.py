@@ -132,7 +132,7 @@ def test_the_config_of_a_run_is_saved_and_can_be_given_again(train: Train, tmp_p
     [
         *(({name: 0}, f"--{name.replace('_', '-')} is 0: give a whole number from 1.") for name in (
             "steps", "batch_size", "block_size", "layers", "heads", "width", "checkpoint_every", "keep", "log_every",
-            "image_size", "powersgd_rank", "step_timeout",
+            "image_size", "powersgd_rank",
         )),
         *(({name: -1}, f"--{name.replace('_', '-')} is -1: give a number from 0.") for name in (
             "seed", "warmup", "weight_decay", "micro_batch", "keep_every", "rebalance_above",

@@ -96,8 +96,9 @@ class Config:
     """Steps between lines of metrics."""
     tensorboard: bool = True
     """Write TensorBoard's event files beside metrics.jsonl."""
-    step_timeout: int = 120
-    """Seconds after which a step that hangs ends the process; the first step has ten minutes."""
+    step_timeout: int = 0
+    """Seconds after which a step that hangs ends the process; 0: a quarter more than the job's hang timeout (or 96),
+    after which the node's agent has kept the stacks. The first step has ten minutes."""
 
     def check(self, world_size: int) -> None:
         """Raise TrainerError for values that cannot work."""
@@ -131,7 +132,7 @@ class Config:
 
 COUNTS = (
     "steps", "batch_size", "block_size", "layers", "heads", "width", "checkpoint_every", "keep", "log_every",
-    "image_size", "powersgd_rank", "step_timeout",
+    "image_size", "powersgd_rank",
 )  # fmt: skip
 NOT_NEGATIVE = ("seed", "warmup", "weight_decay", "micro_batch", "keep_every", "rebalance_above")
 

@@ -139,6 +139,11 @@ def gather_numbers(numbers: list[float], place: Place) -> list[list[float]]:
     return everyone.view(place.world_size, -1).tolist()
 
 
+def step_timeout() -> int:
+    """Return the seconds that a step may take by default: more than the agent waits, which keeps stacks first."""
+    return int(1.25 * (float(os.environ.get("TORCHRUN_HANG_TIMEOUT") or 0) or 96))
+
+
 def expect_steps_within(seconds: int) -> None:
     """After the first step, with its compilation and allocation: notice a hang after `seconds`."""
     _set_pg_timeout(timedelta(seconds=seconds))

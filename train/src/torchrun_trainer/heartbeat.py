@@ -19,14 +19,17 @@ class Heartbeat:
         folder = os.environ.get("TORCHRUN_HEARTBEAT_DIR", "")
         self._path = Path(folder, f"rank-{rank:05d}.json") if folder else None
         self._rank = rank
-        self._at = float("-inf")
+        self._at, self._phase = float("-inf"), ""
 
     def beat(self, step: int, phase: str = "training") -> None:
-        """Say that this rank came to a step, unless it said so just now. Never fails: it is a help, not a need."""
+        """Say that this rank came to a step, unless it said so just now. Never fails: it is a help, not a need.
+
+        Phases: training, in which steps follow one another; saving and ending, which may take their time.
+        """
         now = time.monotonic()
-        if self._path is None or (now - self._at < SECONDS and phase == "training"):
+        if self._path is None or (now - self._at < SECONDS and phase == self._phase):
             return
-        self._at = now
+        self._at, self._phase = now, phase
         temporary = self._path.with_suffix(".new")
         with suppress(OSError):
             temporary.write_text(

@@ -127,9 +127,11 @@ def train(run: Run) -> Result:
         if saves or skip:
             replica.forget()
         if saves and not stopping:
+            heartbeat.beat(step, "saving")
             run.save(run)
     for verdict in report.take(run.progress.step):  # the last step's, where a stop was agreed on before it
         loss = judge(verdict, run)
+    heartbeat.beat(run.progress.step, "ending")
     if stopping:
         run.save(run)
     status = "finished" if run.progress.step >= config.steps else "stopped"
@@ -192,7 +194,7 @@ def check_gradient(step: int, norm: torch.Tensor, skipped: int, run: Run) -> Non
 
 def settle(config: Config) -> None:
     """After the first step: expect the others soon, and keep the garbage collector out of the steps."""
-    distributed.expect_steps_within(config.step_timeout)
+    distributed.expect_steps_within(config.step_timeout or distributed.step_timeout())
     gc.collect()
     gc.freeze()
     gc.disable()

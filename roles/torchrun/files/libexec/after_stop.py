@@ -35,7 +35,7 @@ def main() -> None:
     state = state_after(
         os.environ.get("EXIT_CODE", ""), os.environ.get("EXIT_STATUS", ""), run_state.outcome().get("status", "")
     )
-    kept = run_state.ranks_of(before) | {key: before[key] for key in ("failure", "message") if key in before}
+    kept = run_state.ranks_of(before) | {key: before[key] for key in ("failure", "message", "exits") if key in before}
     run_state.report(state, exit_status=os.environ.get("EXIT_STATUS", ""), **kept)
     os.seteuid(0)
     os.setegid(0)

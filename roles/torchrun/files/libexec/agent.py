@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import failures
+import hang_watch
 import run_state
 
 # As long as torchrun itself waits for agents whose workers are not done.
 OTHERS_SECONDS = 300.0
 LOOK_SECONDS = 0.2
-# By convention wrong arguments, of argparse, of Python itself and of the packaged trainer: they stay wrong.
-EXIT_USAGE = 2
 # States of a node whose workers ended too early, or begin anew.
 LEFT = ("interrupted", "restarting", "rendezvous", "failed")
 
@@ -62,44 +61,12 @@ def await_others() -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def without_restart_of_wrong_usage(monitor: Any) -> Any:
-    """Return what looks after the workers, changed so that one that exits with EXIT_USAGE is not started again."""
-
-    def monitored(agent: Any, group: Any) -> Any:
-        result = monitor(agent, group)
-        if result.is_failed() and any(failure.exitcode == EXIT_USAGE for failure in result.failures.values()):
-            agent._remaining_restarts = 0
-        return result
-
-    return monitored
-
-
-def last_words(log_dir: Path, local_rank: int) -> tuple[str, Path | None]:
-    """Return the last line that a worker wrote to stderr, and that file; None where there is none."""
-    files = sorted(log_dir.glob(f"*/attempt_*/{local_rank}/stderr.log"), key=lambda path: path.stat().st_mtime)
-    if not files:
-        return "", None
-    lines = [line for line in files[-1].read_text(errors="replace").splitlines() if line.strip()]
-    return (lines[-1].strip() if lines else ""), files[-1]
-
-
-def describe(error: Any) -> dict[str, Any]:
-    """Describe a ChildFailedError: the rank that failed first on this node, how, when, and its log."""
-    rank, failure = error.get_first_failure()
-    said, log = last_words(Path(os.environ["PET_LOG_DIR"]), failure.local_rank)
-    recorded = failure.message if failure.error_file != "<N/A>" else ""
-    words = (recorded or said).strip().splitlines() or [""]
-    how = f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"exited with {failure.exitcode}"
-    return {
-        "rank": rank,
-        "how": how,
-        "exit_code": failure.exitcode,
-        # torch puts the rank in front of a traceback's lines; the rank is said already.
-        "message": re.sub(r"^\[rank\d+\]:\s*", "", words[-1]),
-        # torch's time has whole seconds, and is when the agent noticed; the worker's last word came before.
-        "time": log.stat().st_mtime if log and said else float(failure.timestamp),
-        "log": str(log or ""),
-    }
+def watched(monitor: Any) -> Any:
+    """Return what looks after the workers, changed so that failures are noted and hangs are ended."""
+    seconds = float(os.environ.get("TORCHRUN_HANG_TIMEOUT", "0"))
+    folder = os.environ.get("TORCHRUN_HEARTBEAT_DIR", "")
+    noted = failures.noting(monitor)
+    return hang_watch.watching(noted, hang_watch.HangWatch(Path(folder), seconds)) if seconds and folder else noted
 
 
 def main() -> int:
@@ -115,14 +82,15 @@ def main() -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
     SimpleElasticAgent._exit_barrier = lambda _: await_others()
-    LocalElasticAgent._monitor_workers = without_restart_of_wrong_usage(LocalElasticAgent._monitor_workers)
+    LocalElasticAgent._monitor_workers = watched(LocalElasticAgent._monitor_workers)
     try:
         run.main(json.loads(os.environ["TORCHRUN_ARGV"]))
     except SignalException:
         return run_state.EXIT_STOPPED
     except ChildFailedError as error:
-        failure = describe(error)
-        run_state.report("failed", failure=failure)
+        failure = failures.describe(*next(failures.in_order(error.failures)))
+        known = {**run_state.ranks_of(run_state.last_report()), "exits": failures.exits(error.failures)}
+        run_state.report("failed", failure=failure, **known)
         run_state.conclude("failed", failure=failure)
         return run_state.EXIT_FAILED
     except Exception as error:  # whatever the rendezvous raises: the others are gone

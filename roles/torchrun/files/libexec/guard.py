@@ -6,10 +6,14 @@ that was planned, and a smaller one is refused. Then this process becomes the us
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 
 import run_state
+
+# Of prctl(2), from linux/prctl.h.
+PR_SET_PTRACER = 0x59616D61
 
 
 def complaint(environment: dict[str, str]) -> str | None:
@@ -35,6 +39,13 @@ def complaint(environment: dict[str, str]) -> str | None:
     return None
 
 
+def let_agent_look_inside() -> None:
+    """Allow the agent and what it starts to read this process's stack, also where Yama forbids it by default."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl:
+        prctl(PR_SET_PTRACER, os.getppid(), 0, 0, 0)
+
+
 def main() -> None:
     """Check the world, report the ranks of this host, and become the program given as arguments."""
     environment = dict(os.environ)
@@ -50,6 +61,7 @@ def main() -> None:
             world_size=int(environment["WORLD_SIZE"]),
             attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
         )
+    let_agent_look_inside()
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])  # noqa: S606 (this process becomes the worker)
 
 

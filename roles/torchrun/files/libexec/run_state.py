@@ -19,6 +19,11 @@ EXIT_TRY_AGAIN = 75  # this agent lost the others: systemd starts it again and i
 EXIT_STOPPED = 143  # ended by SIGTERM: a stop, not a failure
 
 
+# What each report has of its own, and what it takes over from the one before.
+ALWAYS = ("launch", "host", "node_rank", "state", "since")
+TAKEN_OVER = ("failures", "hangs")
+
+
 def run_dir() -> Path:
     """Return the run folder of this job."""
     return Path(os.environ["TORCHRUN_RUN_DIR"])
@@ -47,6 +52,7 @@ def report(state: str, **details: Any) -> None:
         "node_rank": int(os.environ["TORCHRUN_NODE_RANK"]),
         "state": state,
         "since": time.time(),
+        **{key: value for key, value in last_report().items() if key in TAKEN_OVER},
         **details,
     }
     path = run_dir() / "nodes" / f"{os.environ['TORCHRUN_HOST']}.json"
