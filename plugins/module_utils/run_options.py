@@ -225,8 +225,13 @@ def _checked_workdir(given: str, directory: Path) -> Path:
 
 
 def _check_requirements(path: Path) -> None:
-    """Refuse lines that mean something on this machine only."""
+    """Refuse lines that mean something on this machine only, and passwords, which the nodes would show."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if re.search(r"://[^/\s]+@", line):
+            raise OptionError(
+                f"requirements {path}: line {number} has a password or token in an address: put it into the pip "
+                "configuration of the nodes, or use a .netrc file there."
+            )
         if re.match(r"\s*(-[rce]\b|--(requirement|constraint|editable)\b|[./~]|file:)", line):
             raise OptionError(
                 f"requirements {path}: line {number} ({line.strip()}) names files of this machine, which the nodes do "

@@ -36,7 +36,9 @@ def run_tool(words: Sequence[str], **variables: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False, env={**environment, **variables})
     if done.returncode != 0:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if line.lower().startswith("error")] or lines[-1:]
+        # pip's last word on packages that exclude one another is where to read about it.
+        errors = [line for line in lines if line.lower().startswith("error") and "ResolutionImpossible" not in line]
+        errors = errors or lines[-1:]
         raise ToolError((errors or ["no message"])[-1])
     return done.stdout
 

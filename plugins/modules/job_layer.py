@@ -54,7 +54,7 @@ def main() -> None:
     """Entry point."""
     module = AnsibleModule(
         argument_spec={
-            "requirements": {"type": "str", "required": True, "no_log": True},
+            "requirements": {"type": "str", "required": True},
             "python": {"type": "path", "required": True},
             "wheels": {"type": "path", "required": True},
         },

