@@ -108,5 +108,5 @@ def stopped(job: str, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     saved = "" if step is None else f" at step {step}"
     return [
         f"The job {job} was stopped{saved} on {', '.join(hosts)}.",
-        f"It goes on from its last checkpoint with: ansible-playbook train.yml -e job={job}, and the options it had.",
+        f"It goes on from its last checkpoint with: ansible-playbook playbooks/resume.yml -e job={job}",
     ]

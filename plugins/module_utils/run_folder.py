@@ -46,6 +46,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def description_and_outcome(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what job.yml holds, and how that launch ended: empty while it is open."""
+    description, outcome = read_json(run_dir / "job.yml"), read_json(run_dir / "outcome.json")
+    return description, outcome if outcome.get("launch") == description.get("launch") else {}
+
+
 def write_file(path: Path, text: str, mode: int) -> None:
     """Replace a file atomically; never readable by more than `mode` allows, not even for a moment."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
