@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -37,8 +37,10 @@ def progress(entry: Mapping[str, Any]) -> str:
     return f"{step}/{steps}" if steps else str(step)
 
 
-def status(hosts: Mapping[str, Mapping[str, Any] | None], job: str, now: float) -> list[str]:
-    """Return one table a job.
+def status(
+    hosts: Mapping[str, Mapping[str, Any] | None], job: str, now: float, over: Collection[str] = ()
+) -> list[str]:
+    """Return one table a job, but for those that are `over`.
 
     `hosts` gives each host's jobs (the result of job_status), or None for a host that did not answer; `job` restricts
     the view to one, '' shows all; `now` is in unix seconds.
@@ -46,7 +48,7 @@ def status(hosts: Mapping[str, Mapping[str, Any] | None], job: str, now: float) 
     silent = [host for host, jobs in hosts.items() if jobs is None]
     names = sorted({name for jobs in hosts.values() if jobs for name in jobs})
     lines: list[str] = []
-    for name in names:
+    for name in sorted(set(names) - set(over)):
         entries = [(host, jobs[name]) for host, jobs in hosts.items() if jobs and name in jobs]
         newest = max(entry["launch"] for _, entry in entries)  # ids begin with the time
         current = sorted(
