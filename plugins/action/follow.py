@@ -55,7 +55,8 @@ class ActionModule(ActionBase):
         }
         view = follow_view.FollowView(plan["job"], plan["run_dir"], plan["members"], plan["began"])
         display.display(
-            f"  following job {plan['job']}: Ctrl-C leaves it running, and the same command comes back to it"
+            f"  following job {plan['job']}: Ctrl-C leaves it running, "
+            f"and playbooks/follow.yml -e job={plan['job']} comes back to it"
         )
         while True:
             look = self._look()
@@ -71,7 +72,10 @@ class ActionModule(ActionBase):
             if arguments["wait_for"] == "first_step" and self._has_begun(view, plan):
                 return {
                     "changed": False,
-                    "display": [f"job {plan['job']} runs; follow it with the same command without wait=false"],
+                    "display": [
+                        f"job {plan['job']} runs; follow it with: "
+                        f"ansible-playbook playbooks/follow.yml -e job={plan['job']}"
+                    ],
                 }
 
     def _look(self) -> dict[str, Any]:
@@ -133,7 +137,7 @@ class ActionModule(ActionBase):
             return {
                 "failed": True,
                 "msg": f"The agent of {job} on {plan['members'][0]} does not run any more, and the job has not ended: "
-                "it was stopped there by hand. The same command starts it again.",
+                f"it was stopped there by hand. `ansible-playbook playbooks/resume.yml -e job={job}` starts it again.",
             }
         return None
 

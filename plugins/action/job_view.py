@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.torchrun.cluster.plugins.module_utils import job_views
+from ansible_collections.torchrun.cluster.plugins.module_utils import clean_plan, job_views, run_history
 
 DOCUMENTATION = r"""
 module: job_view
@@ -14,10 +14,11 @@ short_description: Show what all hosts answered about a job, as one text
 description:
   - Runs on the controller, once, after a task on every host has registered its answer.
 options:
-  view: {description: What to show., type: str, choices: [status, logs, stop], required: true}
+  view: {description: What to show., type: str, choices: [status, logs, stop, clean], required: true}
   job: {description: Name of the job., type: str, default: ""}
   answers: {description: Name of the variable that holds each host's answer., type: str, required: true}
   lines: {description: Length of the view of the logs., type: int, default: 50}
+  resumable: {description: Runs that C(clean) leaves because they can be resumed., type: list, default: []}
 author: [The ansible-torchrun authors]
 """
 
@@ -32,22 +33,34 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         _, arguments = self.validate_argument_spec(
             {
-                "view": {"type": "str", "choices": ["status", "logs", "stop"], "required": True},
+                "view": {"type": "str", "choices": ["status", "logs", "stop", "clean"], "required": True},
                 "job": {"type": "str", "default": ""},
                 "answers": {"type": "str", "required": True},
                 "lines": {"type": "int", "default": 50},
+                "resumable": {"type": "list", "elements": "str", "default": []},
             }
         )
         variables = task_vars or {}
         job, name = arguments["job"], arguments["answers"]
         answers = {host: variables["hostvars"][host].get(name, {}) for host in variables["ansible_play_hosts_all"]}
-        silent = [host for host, answer in answers.items() if not answer or answer.get("unreachable")]
+        silent = [
+            host for host, answer in answers.items() if not answer or answer.get("unreachable") or answer.get("skipped")
+        ]
         told = {host: answer for host, answer in answers.items() if host not in silent}
         view = arguments["view"]
         if view == "status":
             jobs = {host: told[host]["jobs"] if host in told else None for host in answers}
-            problem = job_views.known_elsewhere(jobs, job) if not silent else None
-            lines = job_views.status(jobs, job, time.time())
+            runs = run_history.of_answers(told)
+            known: dict[str, Any] = {**jobs, "the shared storage": {run["job"]: {} for run in runs or []}}
+            problem = job_views.known_elsewhere(known, job) if not silent else None
+            over = set() if runs is None else run_history.over(runs, jobs)
+            lines = job_views.status(jobs, job, time.time(), over)
+            lines += run_history.lines(runs or [], jobs, time.time())
+        elif view == "clean":
+            problem = None
+            removed = {host: told[host].get("removed", []) for host in told}
+            lines = clean_plan.lines(removed, arguments["resumable"], self._task.check_mode)
+            lines += [f"No answer from {', '.join(silent)}: what is left over there stays."] if silent else []
         else:
             jobs = {host: {job: True} if answer.get("known") else {} for host, answer in told.items()}
             problem = job_views.known_elsewhere(jobs, job)

@@ -57,16 +57,18 @@ class ActionModule(ActionBase):
             )
             for node in placed.members
         }
-        env, job = given_env.environment_of(self), options["job"]
-        archive = self._archive(options)
+        env, job = given_env.environment_of(self, given_env.earlier_of(variables)), options["job"]
+        # A job that is resumed runs the code that is in its run folder.
+        archive = None if launch.get("resumes") else self._archive(options)
         texts = {
-            "code": archive and hashlib.sha256(archive).hexdigest(),
+            "code": options["code"] if launch.get("resumes") else archive and hashlib.sha256(archive).hexdigest(),
             "env": env,
-            "requirements": options["requirements"] and Path(options["requirements"]).read_text(encoding="utf-8"),
+            "requirements": requirements_of(variables),
         }
+        master_port = reports[placed.master.name]["master_port"]
         running = launch_plan.running_launch(reports)
         identity = running or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
-        specification = launch_plan.specification(identity, options, texts, nproc)
+        specification = launch_plan.specification(identity, {**options, "master_port": master_port}, texts, nproc)
         run_dir = f"{cluster['shared_path']}/runs/{job}"
         plan = {
             "job": job,
@@ -77,6 +79,7 @@ class ActionModule(ActionBase):
             "nnodes": placed.nnodes,
             "world_size": placed.world_size,
             "master_addr": placed.master.address,
+            "master_port": master_port,
             "members": [node.name for node in placed.members],
             "hosts": {
                 node.name: {
@@ -117,7 +120,17 @@ class ActionModule(ActionBase):
                 "run_dir": run_dir,
                 "user": cluster["user"],
                 "expected_launch": reports[placed.master.name]["description"].get("launch", ""),
-                "description": launch_plan.describe(identity, job, specification, placed.world_size, nodes),
+                "description": launch_plan.describe(
+                    identity,
+                    job,
+                    specification,
+                    options,
+                    code=texts["code"],
+                    env=env,
+                    world_size=placed.world_size,
+                    nodes=nodes,
+                ),
+                "requirements": texts["requirements"],
                 "archive": self._sent(archive),
                 "python": master["python"],
                 "python_path": ":".join(filter(None, (env.get("PYTHONPATH"), master["trainer_path"]))),
@@ -163,6 +176,16 @@ class ActionModule(ActionBase):
             file.flush()
             self._transfer_file(file.name, remote)
         return str(remote)
+
+
+def requirements_of(variables: Mapping[str, Any]) -> str | None:
+    """Return the text of the job's requirements, or None. Line breaks at its end make no other packages."""
+    options, launch = variables["run_options"], variables["launch"]
+    if not options["requirements"]:
+        return None
+    if launch.get("resumes"):
+        return str(variables["hostvars"][launch["master"]]["__secrets"]["requirements"])
+    return Path(options["requirements"]).read_text(encoding="utf-8").rstrip()
 
 
 def place(

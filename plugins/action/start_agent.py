@@ -31,15 +31,21 @@ class ActionModule(ActionBase):
             name=plan["job"],
             **{
                 name: plan[name]
-                for name in ("launch", "nnodes", "world_size", "master_addr", "run_dir", "data_dir", "user")
+                for name in (
+                    "launch",
+                    "nnodes",
+                    "world_size",
+                    "master_addr",
+                    "master_port",
+                    "run_dir",
+                    "data_dir",
+                    "user",
+                )
             },
-            **{
-                name: options[name]
-                for name in ("rdzv_backend", "master_port", "max_restarts", "hang_timeout", "script_args")
-            },
+            **{name: options[name] for name in ("rdzv_backend", "max_restarts", "hang_timeout", "script_args")},
             script=plan["program"].get("script"),
             module=plan["program"].get("module"),
-            env=given_env.environment_of(self),
+            env=given_env.environment_of(self, given_env.earlier_of(variables)),
         )
         host = dict(plan["hosts"][variables["inventory_hostname"]])
         host_slots = host.pop("slots")

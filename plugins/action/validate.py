@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.torchrun.cluster.plugins.module_utils import (
     code_archive,
     given_env,
+    launch_plan,
     rank_plan,
     role_specs,
     run_options,
@@ -25,9 +25,14 @@ module: validate
 short_description: Refuse wrong input before any host is contacted
 description:
   - Checks the names and types of all variables given with C(-e), of the inventory's, and the rank plan.
-  - Returns the facts C(cluster), C(run_options) and, for C(train), C(launch); see docs/architecture.md.
+  - Returns the facts C(cluster), C(run_options) and, for C(train), C(launch); see docs/architecture.md. For C(resume)
+    C(recall) does the rest, when the job is known.
 options:
-  verb: {description: The playbook that asks., type: str, required: true, choices: [site, train, status, logs, stop]}
+  verb:
+    description: The playbook that asks.
+    type: str
+    required: true
+    choices: [site, train, resume, restart, follow, status, logs, stop, clean]
 author: [The ansible-torchrun authors]
 """
 
@@ -53,7 +58,12 @@ class ActionModule(ActionBase):
             facts = self._facts(arguments["verb"], task_vars or {})
         except RefusedError as error:
             return {"failed": True, "msg": "\n".join(str(sentence) for sentence in error.args)}
-        except (rank_plan.PlanError, run_options.OptionError, code_archive.CodeError) as error:
+        except (
+            rank_plan.PlanError,
+            run_options.OptionError,
+            code_archive.CodeError,
+            launch_plan.LaunchError,
+        ) as error:
             return {"failed": True, "msg": str(error)}
         return {"changed": False, "ansible_facts": facts}
 
@@ -76,19 +86,16 @@ class ActionModule(ActionBase):
         facts = {"cluster": cluster, "run_options": options}
         if verb == "train":
             plan = rank_plan.plan(hosts, options["nnodes"])
-            self._check_all_take_part(plan, variables["ansible_play_hosts_all"])
+            launch_plan.check_all_take_part(plan, variables["ansible_play_hosts_all"])
             options["nnodes"] = plan.nnodes
-            facts["launch"] = {
-                "members": [node.name for node in plan.members],
-                "master": plan.master.name,
-                "addresses": {node.name: node.address for node in plan.members},
-                "aliases": {node.alias: node.address for node in plan.members},
-                "validated": time.time(),
-            }
-            # Tokens do not belong in facts, which -v prints: the tasks that need env read it themselves.
-            options["env"] = sorted(given_env.environment_of(self))
+            facts["launch"] = launch_plan.facts_of(plan)
             if options["workdir"]:
                 code_archive.files_of(Path(options["workdir"]))
+        elif options.get("nnodes") is not None:
+            rank_plan.plan(hosts, options["nnodes"])
+        if "env" in options:
+            # Tokens do not belong in facts, which -v prints: the tasks that need env read it themselves.
+            options["env"] = sorted(given_env.environment_of(self))
         return facts
 
     @staticmethod
@@ -164,12 +171,3 @@ class ActionModule(ActionBase):
                     f"{name} is `{values[first]}` on {first} and `{value}` on {host}: it must be the same on all hosts."
                 )
         return values[first]
-
-    @staticmethod
-    def _check_all_take_part(plan: rank_plan.Plan, hosts: list[str]) -> None:
-        absent = [node.name for node in plan.members if node.name not in hosts]
-        if absent:
-            raise RefusedError(
-                f"--limit leaves out {', '.join(absent)}, on which the job runs too: "
-                "drop --limit, or give fewer nnodes."
-            )

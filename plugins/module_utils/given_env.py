@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,27 @@ def options_given(action: ActionBase) -> dict[str, Any]:
     return run_options.given(action._task._parent._play.vars, load_extra_vars(action._loader))
 
 
-def environment_of(action: ActionBase) -> dict[str, str]:
+def environment_of(action: ActionBase, earlier: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables of `env_file` and `env` of a launch; where both have one, that of `env`.
+
+    `earlier` are those that a job which is resumed had: what is given now wins over them.
 
     Raises OptionError for a file that is not as it should be; `validate` has met it first.
     """
     wanted = {name: run_options.VERBS["train"][name] for name in ("env", "env_file")}
     given = {name: action._templar.template(value) for name, value in options_given(action).items() if name in wanted}
     options, _ = role_specs.converted(wanted, given)
-    return {**from_file(action, options.get("env_file")), **run_options.checked_env(options["env"])}
+    env = run_options.checked_env(options["env"])
+    return {**(earlier or {}), **from_file(action, options.get("env_file")), **env}
+
+
+def earlier_of(variables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that the job had, as job_secrets has brought them from its hosts; none for a new job."""
+    if not variables["launch"].get("resumes"):
+        return {}
+    answers = (variables["hostvars"][host].get("__secrets") or {} for host in variables["groups"]["nodes"])
+    found: Mapping[str, Any] = next((answer["env"] for answer in answers if answer.get("env") is not None), {})
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def from_file(action: ActionBase, name: str | None) -> dict[str, str]:

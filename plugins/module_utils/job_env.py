@@ -6,10 +6,12 @@ Pure functions. Why each setting is there: docs/architecture.md, "Launching".
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 LIBEXEC = "/opt/torchrun/libexec"
 PACKAGED_TRAINER = "torchrun_trainer"
+TRAINERS = "/opt/torchrun/trainer/"
 
 
 class EnvironmentValueError(ValueError):
@@ -135,6 +137,18 @@ def environment(job: Job, member: Member) -> dict[str, str]:
     }
     path = [entry for entry in (f"{job.run_dir}/code", job.env.get("PYTHONPATH"), member.trainer_path) if entry]
     return {**defaults, **job.env, **decided, "PYTHONPATH": ":".join(path)}
+
+
+def given(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return those of a job's variables that the user gave by `names`, as they were given.
+
+    The opposite of `environment`: PYTHONPATH is the user's between the code's folder and the trainer's.
+    """
+    found = {name: variables[name] for name in names if name in variables}
+    if "PYTHONPATH" in found:
+        _, *path = found["PYTHONPATH"].split(":")
+        found["PYTHONPATH"] = ":".join(path[:-1] if path and path[-1].startswith(TRAINERS) else path)
+    return found
 
 
 def environment_file(variables: dict[str, str]) -> str:

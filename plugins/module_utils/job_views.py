@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -37,8 +37,10 @@ def progress(entry: Mapping[str, Any]) -> str:
     return f"{step}/{steps}" if steps else str(step)
 
 
-def status(hosts: Mapping[str, Mapping[str, Any] | None], job: str, now: float) -> list[str]:
-    """Return one table a job.
+def status(
+    hosts: Mapping[str, Mapping[str, Any] | None], job: str, now: float, over: Collection[str] = ()
+) -> list[str]:
+    """Return one table a job, but for those that are `over`.
 
     `hosts` gives each host's jobs (the result of job_status), or None for a host that did not answer; `job` restricts
     the view to one, '' shows all; `now` is in unix seconds.
@@ -46,7 +48,7 @@ def status(hosts: Mapping[str, Mapping[str, Any] | None], job: str, now: float) 
     silent = [host for host, jobs in hosts.items() if jobs is None]
     names = sorted({name for jobs in hosts.values() if jobs for name in jobs})
     lines: list[str] = []
-    for name in names:
+    for name in sorted(set(names) - set(over)):
         entries = [(host, jobs[name]) for host, jobs in hosts.items() if jobs and name in jobs]
         newest = max(entry["launch"] for _, entry in entries)  # ids begin with the time
         current = sorted(
@@ -108,5 +110,5 @@ def stopped(job: str, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     saved = "" if step is None else f" at step {step}"
     return [
         f"The job {job} was stopped{saved} on {', '.join(hosts)}.",
-        f"It goes on from its last checkpoint with: ansible-playbook train.yml -e job={job}, and the options it had.",
+        f"It goes on from its last checkpoint with: ansible-playbook playbooks/resume.yml -e job={job}",
     ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from ansible_collections.torchrun.cluster.plugins.module_utils.job_env import PACKAGED_TRAINER
+from ansible_collections.torchrun.cluster.plugins.module_utils.rank_plan import Plan
 
 
 class LaunchError(Exception):
@@ -26,8 +28,11 @@ def sealed(launch: str, value: Any) -> str:
 def program_of(options: Mapping[str, Any]) -> dict[str, str]:
     """Return what identifies the program: continuing a run is only right for the same one.
 
-    A script is named by its path within the project folder, or by its name where it is copied alone.
+    A script is named by its path within the project folder, or by its name where it is copied alone. A job that is
+    resumed has the `program` that it had.
     """
+    if options.get("program"):
+        return dict(options["program"])
     if options.get("script"):
         script = PurePosixPath(options["script"])
         return {"script": str(script.relative_to(options["workdir"])) if options.get("workdir") else script.name}
@@ -124,15 +129,57 @@ def check_equal(reports: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
+# What job.yml keeps as it was given, so that the job can be launched again without it.
+KEPT_OPTIONS = (
+    "nnodes", "nproc_per_node", "rdzv_backend", "master_port", "max_restarts", "hang_timeout", "script_args",
+)  # fmt: skip
+
+
 def describe(
-    launch: str, job: str, specification: Mapping[str, Any], world_size: str, nodes: Sequence[Mapping[str, Any]]
+    launch: str,
+    job: str,
+    specification: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    code: str | None,
+    env: Mapping[str, str],
+    world_size: str,
+    nodes: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return what job.yml holds."""
+    """Return what job.yml holds. Of env only the names: its values are secrets, and this is on the shared storage.
+
+    `code` is the digest of the user's code.
+    """
     return {
         "job": job,
         "launch": launch,
+        "began": time.time(),
         "world_size": world_size,
         "program": specification["program"],
         "specification": dict(specification),
+        "options": {name: options.get(name) for name in KEPT_OPTIONS},
+        "code": code,
+        "has_requirements": bool(options.get("requirements")),
+        "env_names": sorted(env),
         "nodes": [dict(node) for node in nodes],
     }
+
+
+def facts_of(plan: Plan) -> dict[str, Any]:
+    """Return the fact `launch`: what the tasks of a launch must know of its members before they are asked."""
+    return {
+        "members": [node.name for node in plan.members],
+        "master": plan.master.name,
+        "addresses": {node.name: node.address for node in plan.members},
+        "aliases": {node.alias: node.address for node in plan.members},
+        "validated": time.time(),
+    }
+
+
+def check_all_take_part(plan: Plan, hosts: Sequence[str]) -> None:
+    """Raise LaunchError where --limit leaves out a member."""
+    absent = [node.name for node in plan.members if node.name not in hosts]
+    if absent:
+        raise LaunchError(
+            f"--limit leaves out {', '.join(absent)}, on which the job runs too: drop --limit, or give fewer nnodes."
+        )

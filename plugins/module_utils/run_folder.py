@@ -46,6 +46,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def description_and_outcome(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what job.yml holds, and how that launch ended: empty while it is open."""
+    description, outcome = read_json(run_dir / "job.yml"), read_json(run_dir / "outcome.json")
+    return description, outcome if outcome.get("launch") == description.get("launch") else {}
+
+
 def write_file(path: Path, text: str, mode: int) -> None:
     """Replace a file atomically; never readable by more than `mode` allows, not even for a moment."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -125,12 +131,12 @@ def node_reports(run_dir: Path, launch: str) -> dict[str, dict[str, Any]]:
     return {report["host"]: report for report in reports if report.get("launch") == launch and "host" in report}
 
 
-def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the complete JSON lines of `path` from byte `offset` on, and the offset behind them."""
+def read_events(path: Path, offset: int, most: int = -1) -> tuple[list[dict[str, Any]], int]:
+    """Return the complete JSON lines of `path` from byte `offset` on (`most` bytes), and the offset behind them."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            data = file.read()
+            data = file.read(most)
     except OSError:
         return [], offset
     complete = data.rpartition(b"\n")[0]
@@ -171,7 +177,13 @@ def size(path: Path) -> int:
         return 0
 
 
-def last_event(path: Path, kind: str, window: int = 65536) -> dict[str, Any]:
-    """Return the last event of a kind among the last `window` bytes of a metrics file; empty where there is none."""
-    events, _ = read_events(path, max(0, size(path) - window))
+def first_event(path: Path, kind: str, offset: int, window: int = 65536) -> dict[str, Any]:
+    """Return the first event of a kind among `window` bytes of a metrics file; empty where there is none."""
+    events, _ = read_events(path, offset, window)
+    return next((event for event in events if event.get("event") == kind), {})
+
+
+def last_event(path: Path, kind: str, offset: int = 0, window: int = 65536) -> dict[str, Any]:
+    """Return the last event of a kind among the last `window` bytes of a metrics file, none before `offset`."""
+    events, _ = read_events(path, max(offset, size(path) - window))
     return next((event for event in reversed(events) if event.get("event") == kind), {})

@@ -1,4 +1,4 @@
-"""The run variables of each verb: what may be given with -e, its type and default. Pure; the one place that says so."""
+"""The checks of run variables that their types cannot make. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.torchrun.cluster.plugins.module_utils.rank_plan import whole_number
+from ansible_collections.torchrun.cluster.plugins.module_utils.verbs import VERBS
 
 HOST_VARIABLES = ("ansible_host", "cluster_addr", "nproc_per_node", "node_rank")
 # Those that people set; connection plugins have more, which are let through unless they look like a typo of these.
@@ -25,68 +26,14 @@ SYSTEM_FOLDERS = (
     "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys",
     "/tmp", "/usr", "/var",  # noqa: S108 (refused, not used)
 )  # fmt: skip
+# For these no job means every job.
+JOB_IS_OPTIONAL = ("status", "clean")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What torchrun and the guard decide: changing one of these would give a job wrong ranks.
 DECIDED = re.compile(
     r"(PET|TORCHRUN|TORCHELASTIC)_\w+|RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
     r"|TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 )
-
-JOB = {"type": "str", "default": "train", "description": "Name of the job: of its unit and its run folder."}
-VERBS: dict[str, dict[str, dict[str, Any]]] = {
-    "site": {},
-    "status": {"job": {**JOB, "default": "", "description": "Only this job; all of them by default."}},
-    "logs": {
-        "job": JOB,
-        "lines": {"type": "int", "default": 50, "description": "Lines to show, of all hosts together."},
-    },
-    "stop": {"job": JOB},
-    "train": {
-        "job": JOB,
-        "nnodes": {"type": "raw", "description": "Number of nodes, or MIN:MAX (elastic); all hosts by default."},
-        "nproc_per_node": {"type": "raw", "description": "Processes on every node; by default each host's own."},
-        "rdzv_backend": {
-            "type": "str",
-            "default": "c10d",
-            "choices": ["c10d", "static"],
-            "description": "How the nodes meet; static needs one port only, and cannot restart.",
-        },
-        "master_port": {"type": "int", "default": 29400, "description": "Port of the rendezvous on node_rank 0."},
-        "max_restarts": {
-            "type": "int",
-            "description": "Restarts of the workers before the job has failed; 3 by default, 0 with static.",
-        },
-        "workdir": {
-            "type": "str",
-            "description": "Project folder on this machine, copied whole but for what its .gitignore names.",
-        },
-        "hang_timeout": {
-            "type": "int",
-            "default": 120,
-            "description": "Seconds without a step after which workers are started anew; 0 never (packaged trainer).",
-        },
-        "script": {
-            "type": "str",
-            "description": "Your script, on this machine (within workdir, if given); by default the packaged trainer.",
-        },
-        "module": {"type": "str", "description": "Instead of script: a module to run with python -m on the nodes."},
-        "script_args": {"type": "list", "elements": "str", "default": [], "description": "Arguments of the program."},
-        "env": {"type": "dict", "default": {}, "description": "Environment variables of the workers."},
-        "env_file": {
-            "type": "str",
-            "description": "File of NAME=VALUE lines on this machine, also encrypted with Vault; env wins over it.",
-        },
-        "requirements": {
-            "type": "str",
-            "description": "Requirements file on this machine: packages for this job, on top of the nodes' venv.",
-        },
-        "wait": {
-            "type": "bool",
-            "default": True,
-            "description": "Follow to the end; false returns after the first step.",
-        },
-    },
-}
 
 
 def given(play_vars: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,33 +217,48 @@ def checked(verb: str, options: Mapping[str, Any], directory: Path) -> dict[str,
     """Return the options of a verb after the checks that types cannot make; relative paths are within `directory`."""
     result = dict(options)
     _checked_job(result.get("job") or "")
-    if verb in ("logs", "stop", "train") and not result["job"]:
+    if "job" in result and verb not in JOB_IS_OPTIONAL and not result["job"]:
         raise OptionError("job is empty: give the name of a job, or leave job out for the job train.")
     if verb == "logs" and not 1 <= result["lines"] <= 100_000:
         raise OptionError(f"lines is {result['lines']}: give a whole number from 1 to 100000.")
-    if verb != "train":
-        return result
-    _checked_program(result, directory)
-    if not 1024 <= result["master_port"] <= 65535:
-        raise OptionError(f"master_port is {result['master_port']}: give a port from 1024 to 65535.")
-    restarts = result.get("max_restarts")
+    if verb == "clean":
+        _check_keep(result["keep"])
+    if verb == "train":
+        _checked_program(result, directory)
+        result = launchable(result)
+    if result.get("env_file"):
+        result["env_file"] = str(_checked_file("env_file", result["env_file"], directory, "a file of NAME=VALUE lines"))
+    if "env" in result:
+        result["env"] = checked_env(result["env"])
+    return result
+
+
+def _check_keep(keep: int | None) -> None:
+    if keep is None:
+        raise OptionError("keep is missing: say with -e keep=N how many runs of each job stay, the newest ones.")
+    if keep < 0:
+        raise OptionError(f"keep is {keep}: give a whole number from 0.")
+
+
+def launchable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a launch after the checks of those that depend on one another."""
+    result, static = dict(options), options["rdzv_backend"] == "static"
+    port, restarts, timeout = (result.get(name) for name in ("master_port", "max_restarts", "hang_timeout"))
+    if port is not None and not 1024 <= port <= 65535:
+        raise OptionError(f"master_port is {port}: give a port from 1024 to 65535.")
     if restarts is None:
-        restarts = 0 if result["rdzv_backend"] == "static" else 3
-    if result["hang_timeout"] and not 10 <= result["hang_timeout"] <= 86400:
-        raise OptionError(f"hang_timeout is {result['hang_timeout']}: give 0, or seconds from 10 to 86400.")
+        restarts = 0 if static else 3
+    if timeout and not 10 <= timeout <= 86400:
+        raise OptionError(f"hang_timeout is {timeout}: give 0, or seconds from 10 to 86400.")
     if restarts < 0:
         raise OptionError(f"max_restarts is {restarts}: give a whole number from 0.")
-    if restarts and result["rdzv_backend"] == "static":
+    if restarts and static:
         raise OptionError(
             f"max_restarts is {restarts}, but with rdzv_backend static the other nodes would not learn of a restart: "
             "give 0, or use c10d."
         )
-    if result["rdzv_backend"] == "static" and ":" in str(result.get("nnodes")):
+    if static and ":" in str(result.get("nnodes")):
         raise OptionError(f"nnodes is `{result['nnodes']}`, but rdzv_backend static knows no elastic jobs: use c10d.")
     if result.get("nproc_per_node") not in (None, "auto") and (whole_number(result["nproc_per_node"]) or 0) < 1:
         raise OptionError(f"nproc_per_node is `{result['nproc_per_node']}`: give auto, or a whole number from 1.")
-    result["max_restarts"] = restarts
-    if result.get("env_file"):
-        result["env_file"] = str(_checked_file("env_file", result["env_file"], directory, "a file of NAME=VALUE lines"))
-    result["env"] = checked_env(result["env"])
-    return result
+    return {**result, "max_restarts": restarts}

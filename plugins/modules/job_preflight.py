@@ -15,7 +15,9 @@ options:
   shared_path: {description: The shared storage., type: path, required: true}
   address: {description: This host's address on the training network., type: str, required: true}
   aliases: {description: "Address of each member, by its alias.", type: dict, required: true}
-  master_port: {description: Port of the rendezvous on the host of node_rank 0., type: int, required: true}
+  master_port:
+    description: Port of the rendezvous on the host of node_rank 0; without it the first free one from 29400 on.
+    type: int
   is_master: {description: Whether this is the host of node_rank 0., type: bool, required: true}
 author: [The ansible-torchrun authors]
 """
@@ -39,6 +41,7 @@ report:
   returned: always
 """
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -50,6 +53,8 @@ from ansible_collections.torchrun.cluster.plugins.module_utils import node, run_
 UNIT = Path("/etc/systemd/system/torchrun@.service")
 VENV = Path("/opt/torchrun/venv")
 TRAINER = Path("/opt/torchrun/trainer/current")
+# torchrun's own default first. Few enough that a host where none can be bound says so soon.
+PORTS = range(29400, 29900)
 
 
 class PreflightError(Exception):
@@ -101,18 +106,35 @@ def check_port(address: str, port: int, others: dict[str, dict[str, str]]) -> No
             raise PreflightError(
                 f"The job {name} has its rendezvous on port {port} of this host: give this one another master_port."
             )
+    try:
+        bind(address, port)
+    except OSError as error:
+        raise PreflightError(
+            f"Port {port} of {address} cannot be used ({error.strerror}): something else listens there. "
+            f"Find it with `ss -ltnp 'sport = :{port}'`, or give another master_port."
+        ) from error
+
+
+def bind(address: str, port: int) -> None:
+    """Take a port for a moment; raises OSError where it is taken."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as the store does: connections that linger are no obstacle
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise PreflightError(
-                f"Port {port} of {address} cannot be used ({error.strerror}): something else listens there. "
-                f"Find it with `ss -ltnp 'sport = :{port}'`, or give another master_port."
-            ) from error
+        # As the store does: connections that linger are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address, port))
+
+
+def free_port(address: str, others: dict[str, dict[str, str]]) -> int:
+    """Return the first port for a rendezvous that no other job has and that can be bound."""
+    taken = {slots.port_of(variables) for variables in others.values()}
+    for port in PORTS:
+        if str(port) not in taken:
+            with contextlib.suppress(OSError):
+                bind(address, port)
+                return port
+    raise PreflightError(
+        f"No port from {PORTS[0]} to {PORTS[-1]} of {address} is free for the rendezvous: give a master_port."
+    )
 
 
 def examine(params: dict[str, Any]) -> dict[str, Any]:
@@ -128,8 +150,13 @@ def examine(params: dict[str, Any]) -> dict[str, Any]:
     check_storage(shared_path, params["user"])
     running = run_folder.jobs_on_host()
     others = {name: variables for name, variables in running.items() if name != job}
-    if params["is_master"] and job not in running:
-        check_port(params["address"], params["master_port"], others)
+    port = params["master_port"]
+    if params["is_master"] and job in running:
+        port = port or int(slots.port_of(running[job]) or 0)
+    elif params["is_master"] and port:
+        check_port(params["address"], port, others)
+    elif params["is_master"]:
+        port = free_port(params["address"], others)
     with run_folder.acting_as(params["user"]):
         described = run_folder.read_json(shared_path / "runs" / job / "job.yml")
     return {
@@ -140,6 +167,7 @@ def examine(params: dict[str, Any]) -> dict[str, Any]:
         "trainer_path": str(TRAINER.resolve()),
         "running_launch": running.get(job, {}).get("TORCHRUN_LAUNCH", ""),
         "description": described,
+        "master_port": port,
         "others": {
             name: {"slots": int(variables["PET_NPROC_PER_NODE"]), "gpus": variables.get("CUDA_VISIBLE_DEVICES")}
             for name, variables in others.items()
@@ -157,7 +185,7 @@ def main() -> None:
             "shared_path": {"type": "path", "required": True},
             "address": {"type": "str", "required": True},
             "aliases": {"type": "dict", "required": True},
-            "master_port": {"type": "int", "required": True},
+            "master_port": {"type": "int"},
             "is_master": {"type": "bool", "required": True},
         },
         supports_check_mode=True,

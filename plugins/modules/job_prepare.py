@@ -16,6 +16,9 @@ options:
   user: {description: Account that the job runs as., type: str, required: true}
   expected_launch: {description: Launch that the folder had when this one was planned., type: str, default: ""}
   description: {description: What C(job.yml) holds., type: dict, required: true}
+  requirements:
+    description: Text of the job's requirements. It is kept, readable by O(user) alone, for when the job is resumed.
+    type: str
   archive: {description: "Archive of the user's code, on this host; without it C(code) stays as it is.", type: path}
   python: {description: Interpreter of the job., type: str, required: true}
   python_path: {description: "PYTHONPATH of the job, without the code's own folder.", type: str, default: ""}
@@ -109,6 +112,14 @@ def replace_code(run_dir: Path, fresh: Path, names: list[str]) -> None:
     run_folder.write_file(listing, json.dumps({"files": names}), 0o640)
 
 
+def keep_requirements(run_dir: Path, text: str | None) -> None:
+    """Write the job's requirements, or remove those of the launch before. Not readable by others: it names indexes."""
+    if text:
+        run_folder.write_file(run_dir / "requirements.txt", text + "\n", 0o600)
+    else:
+        (run_dir / "requirements.txt").unlink(missing_ok=True)
+
+
 def prepare(params: dict[str, Any], archive: IO[bytes] | None) -> dict[str, Any]:
     """Make the folder; return what became of the previous run. Raises ProgramError before anything is changed."""
     run_dir, description = Path(params["run_dir"]), params["description"]
@@ -130,6 +141,7 @@ def prepare(params: dict[str, Any], archive: IO[bytes] | None) -> dict[str, Any]
         (run_dir / "nodes").mkdir()
         if archive:
             replace_code(run_dir, fresh, names)
+    keep_requirements(run_dir, params["requirements"])
     # Metrics of this launch begin here; those of the launches that it continues stand before.
     description = {**description, "metrics_offset": run_folder.size(run_dir / "metrics.jsonl")}
     # JSON is YAML: people read it, and nodes need no parser.
@@ -145,6 +157,7 @@ def main() -> None:
             "user": {"type": "str", "required": True},
             "expected_launch": {"type": "str", "default": ""},
             "description": {"type": "dict", "required": True},
+            "requirements": {"type": "str", "no_log": True},
             "archive": {"type": "path"},
             "python": {"type": "str", "required": True},
             "python_path": {"type": "str", "default": ""},

@@ -42,7 +42,9 @@ from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
 
 
 def mark_stopped(run_dir: Path, launch: str, host: str) -> None:
-    """Say that the job was stopped on purpose, unless it has ended already."""
+    """Say that the job was stopped on purpose, unless it has ended already or this host's launch is not its newest."""
+    if run_folder.read_json(run_dir / "job.yml").get("launch") != launch:
+        return
     outcome = {"launch": launch, "status": "stopped", "host": host, "time": time.time()}
     with tempfile.NamedTemporaryFile("w", dir=run_dir, prefix=".outcome.", delete=True) as file:
         file.write(json.dumps(outcome) + "\n")
@@ -66,9 +68,11 @@ def main() -> None:
     variables = run_folder.read_environment_file(job)
     state = run_folder.unit_state(job)
     wanted = run_folder.is_wanted(state) or state.get("UnitFileState") == "enabled"
-    if not wanted or module.check_mode:
-        module.exit_json(changed=wanted, known=bool(variables))
     run_dir = Path(module.params["shared_path"]) / "runs" / job
+    if not wanted or module.check_mode:
+        with contextlib.suppress(KeyError), run_folder.acting_as(module.params["user"]):
+            variables = variables or run_folder.read_json(run_dir / "job.yml")
+        module.exit_json(changed=wanted, known=bool(variables))
     try:
         with run_folder.acting_as(module.params["user"]):
             mark_stopped(run_dir, variables.get("TORCHRUN_LAUNCH", ""), variables.get("TORCHRUN_HOST", ""))

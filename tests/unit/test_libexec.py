@@ -43,7 +43,7 @@ def unit_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
         "PET_LOG_DIR": str(tmp_path / "logs"),
         "TORCHRUN_WORLD_SIZE": "3",
     }
-    (tmp_path / "job.yml").write_text(json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]}))
+    (tmp_path / "job.yml").write_text(json.dumps({"launch": "l1", "nodes": [{"name": "node1"}, {"name": "node2"}]}))
     (tmp_path / "nodes").mkdir()
     for name, value in values.items():
         monkeypatch.setenv(name, value)
@@ -266,6 +266,18 @@ def test_a_silent_worker_is_ended_and_its_stack_is_kept(tmp_path: Path, monkeypa
     (hang,) = run_state.last_report()["hangs"]
     assert "rank 2 after step 4" in hang["silent"]
     assert Path(hang["stacks"][0]).name.startswith("stack-rank-2-")
+
+
+@pytest.mark.usefixtures("unit_environment")
+def test_a_host_that_was_away_while_the_job_was_launched_anew_leaves_it_alone(tmp_path: Path):
+    assert not run_state.is_superseded()
+    (tmp_path / "job.yml").write_text(json.dumps({"launch": "l2", "nodes": []}))
+    assert run_state.is_superseded()
+    done = subprocess.run([sys.executable, "-B", str(LIBEXEC / "agent.py")], check=False)
+    assert done.returncode == run_state.EXIT_FAILED
+    assert run_state.last_report() == {}
+    (tmp_path / "job.yml").unlink()
+    assert not run_state.is_superseded()
 
 
 def other_node(tmp_path: Path, state: str) -> None:

@@ -110,7 +110,12 @@ def description(launch: str, **program: str) -> dict[str, object]:
 
 
 def prepare(run_dir: Path, launch: str, **program: str) -> dict[str, object]:
-    values = {"run_dir": str(run_dir), "description": description(launch, **program), "python": sys.executable}
+    values = {
+        "run_dir": str(run_dir),
+        "description": description(launch, **program),
+        "python": sys.executable,
+        "requirements": None,
+    }
     (kind, name), *_ = (program or {"module": "json"}).items()
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as packed:

@@ -22,7 +22,7 @@ def train(directory: Path = Path("/"), **given: Any) -> dict[str, Any]:
 def test_defaults_follow_the_backend():
     assert train()["max_restarts"] == 3
     assert train(rdzv_backend="static")["max_restarts"] == 0
-    assert (train()["job"], train()["master_port"], train()["wait"]) == ("train", 29400, True)
+    assert (train()["job"], train()["master_port"], train()["wait"]) == ("train", None, True)
 
 
 @pytest.mark.parametrize(

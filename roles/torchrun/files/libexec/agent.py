@@ -71,7 +71,7 @@ def watched(monitor: Any) -> Any:
 
 def main() -> int:
     """Run torchrun with TORCHRUN_ARGV (a JSON list) and the PET_* variables; return the exit status."""
-    if run_state.outcome().get("status") == "failed":
+    if run_state.outcome().get("status") == "failed" or run_state.is_superseded():
         return run_state.EXIT_FAILED
     run_state.report("rendezvous")
 

@@ -85,6 +85,12 @@ def outcome() -> dict[str, Any]:
     return value if value.get("launch") == os.environ["TORCHRUN_LAUNCH"] else {}
 
 
+def is_superseded() -> bool:
+    """Tell whether the job was launched again without this host, which was away: its own launch is over."""
+    newest = read_json(run_dir() / "job.yml").get("launch")
+    return newest is not None and newest != os.environ["TORCHRUN_LAUNCH"]
+
+
 def conclude(status: str, **details: Any) -> None:
     """Say once for the whole job how it ended; the first to say it is right, whatever others find later."""
     path = run_dir() / "outcome.json"
