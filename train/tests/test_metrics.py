@@ -55,7 +55,7 @@ def test_a_run_tells_all_there_is_to_know(train: Train, tmp_path: Path):
     assert b"samples_per_s" in board.read_bytes()
     for rank in (0, 1):
         beat = json.loads((heartbeats / f"rank-{rank:05d}.json").read_text())
-        assert (beat["rank"], beat["phase"]) == (rank, "training")
+        assert (beat["rank"], beat["phase"], beat["step"]) == (rank, "ending", 10)
         assert 1 <= beat["step"] <= 10
 
     assert re.search(r"^step 10/10  loss \d\.\d{4}  \d+ samples/s  ETA 0:00:00$", run.stdout, re.MULTILINE)
