@@ -91,7 +91,8 @@ def test_a_stop_is_noted_once_and_for_the_newest_launch_alone(host: Path):
 def clean(host: Path, runs: list[Path], check: bool = False, running: Any = None) -> list[str]:
     """Remove runs; return the names of what went."""
     wanted = [{"folder": run.name, "launch": "l1"} for run in runs]
-    removed = job_clean.clean_runs(host / "shared/runs", wanted, running or {}, check)
+    found = job_clean.set_aside(host / "shared/runs", wanted, running or {}, check)
+    removed = job_clean.remove_runs(found, check)
     assert all(item["bytes"] > 0 for item in removed)
     return [Path(item["path"]).name for item in removed]
 
