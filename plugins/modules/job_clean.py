@@ -112,7 +112,7 @@ def clean_host(params: dict[str, Any], check: bool) -> list[dict[str, Any]]:
     idle = [
         name
         for name in names
-        if states[name].get("ActiveState") in ("inactive", "failed") and states[name].get("UnitFileState") != "enabled"
+        if states[name].get("ActiveState") in ("inactive", "failed") and not run_folder.is_enabled(name)
     ]
     paths = [
         run_folder.JOBS_DIR / f"{name}.env"

@@ -101,6 +101,31 @@ def test_a_job_is_stopped_resumed_on_fewer_nodes_and_restarted_with_all_it_had(
     assert "No host knows a job named agian" in play("playbooks/follow.yml", "-e job=agian").errors[0]
 
 
+@pytest.mark.long
+def test_a_job_goes_on_without_a_node_that_is_away_and_the_node_leaves_it_alone_when_it_is_back(
+    play: Play, nodes: list[cluster.Node], tmp_path: Path, stopped_afterwards: list[str]
+):
+    (tmp_path / "sleep.py").write_text("import time; time.sleep(600)\n")
+    stopped_afterwards.append("lost")
+    succeeded(play("train.yml", f"-e job=lost -e nnodes=2 -e wait=false -e script={tmp_path}/sleep.py"))
+    podman, container = cluster.ROOT / "local/podman", nodes[1].variables["local_nodes_container"]
+    subprocess.run([podman, "kill", container], check=True, capture_output=True)
+    try:
+        stopped = play("playbooks/stop.yml", "-e job=lost")
+        assert "node2 could not be reached" in stopped.errors[-1]
+        succeeded(play("playbooks/resume.yml", "-e job=lost -e nnodes=1 -e wait=false"))
+    finally:
+        subprocess.run([podman, "start", container], check=True, capture_output=True)
+    launch = json.loads(nodes[0].run(f"cat {RUNS}/lost/job.yml").stdout)["launch"]
+    deadline = time.monotonic() + 60
+    while nodes[1].run("systemctl is-enabled torchrun@lost", check=False).stdout.strip() != "disabled":
+        assert time.monotonic() < deadline, "its unit is still wanted"
+        time.sleep(1)
+    assert nodes[1].run("systemctl is-active torchrun@lost", check=False).stdout.strip() != "active"
+    assert nodes[0].run("systemctl is-active torchrun@lost").stdout.strip() == "active"
+    assert json.loads(nodes[0].run(f"cat {RUNS}/lost/nodes/node1.json").stdout)["launch"] == launch
+
+
 @pytest.fixture
 def quick(tmp_path: Path) -> Path:
     path = tmp_path / "quick.py"

@@ -28,6 +28,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "shared/runs").mkdir(parents=True)
     monkeypatch.setattr(run_folder, "JOBS_DIR", tmp_path / "jobs")
+    monkeypatch.setattr(run_folder, "WANTED", tmp_path)
     monkeypatch.setattr(layer, "LAYERS", tmp_path / "layers")
     monkeypatch.setattr(run_folder, "unit_states", lambda jobs: {job: {"ActiveState": "inactive"} for job in jobs})
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -145,12 +146,17 @@ def test_where_the_shared_storage_is_not_mounted_nothing_is_left_over(host: Path
     assert leftovers(host) == []
 
 
-@pytest.mark.parametrize(
-    "state", [{"ActiveState": "active"}, {"ActiveState": "inactive", "UnitFileState": "enabled"}, {}]
-)
-def test_a_job_that_runs_or_is_wanted_has_no_leftovers(
-    host: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, str]
-):
+def test_a_unit_that_is_wanted_at_the_next_boot_keeps_its_environment(host: Path):
+    make_environment(host, "train", COLOUR="t")
+    link = host / "torchrun@train.service"
+    link.symlink_to("/unit")
+    assert leftovers(host) == []
+    link.unlink()
+    assert leftovers(host) == ["train.env"]
+
+
+@pytest.mark.parametrize("state", [{"ActiveState": "active"}, {"ActiveState": "activating"}, {}])
+def test_a_job_that_runs_has_no_leftovers(host: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, str]):
     monkeypatch.setattr(run_folder, "unit_states", lambda jobs: dict.fromkeys(jobs, state))
     make_environment(host, "train", COLOUR="t")
     assert leftovers(host) == []
