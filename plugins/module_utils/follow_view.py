@@ -12,6 +12,8 @@ from ansible_collections.torchrun.cluster.plugins.module_utils.job_views import 
 
 # Seconds between two lines of progress; the first and the last step are always shown.
 LINE_SECONDS = 5.0
+# Characters of a failure that is survived; the last one is told whole.
+MOST = 160
 
 
 def is_consequence(failure: Mapping[str, Any]) -> bool:
@@ -131,7 +133,7 @@ class FollowView:
             fresh = sorted(known[self.failures.get(host, 0) :], key=lambda found: found.get("time", 0.0))
             for found in fresh:
                 what = of_failure(found) if "how" in found else f"made no step for long: {found['silent']}"
-                lines.append(f"{host}: {printable(what)}")
+                lines.append(f"{host}: {printable(what if len(what) <= MOST else what[: MOST - 3] + '...')}")
             self.failures[host] = len(known)
             state = node.get("state", "")
             if state != self.states.get(host, "") and state in ("restarting", "interrupted"):

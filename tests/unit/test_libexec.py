@@ -216,6 +216,13 @@ def test_the_first_error_is_kept_though_attempts_follow_and_their_logs_go(tmp_pa
     assert report["failures"][0]["traceback"][-2:] == ["    step()", "ValueError: the first"]
 
 
+@pytest.mark.usefixtures("unit_environment")
+@pytest.mark.parametrize("message", ["ValueError: no", {"message": "ValueError: no", "extraInfo": {}}])
+def test_what_the_worker_has_recorded_is_its_message(message: object):
+    found = failures.describe(2, SimpleNamespace(**{**vars(failure()), "error_file": "/e.json", "message": message}))
+    assert found["message"] == "ValueError: no"
+
+
 def test_a_long_traceback_keeps_its_heading_and_its_last_frames():
     frames = [f'  File "{number}.py", line 1, in f' for number in range(50)]
     found = failures.last_traceback(["Traceback (most recent call last):", *frames, "KeyError: 1"])

@@ -53,12 +53,15 @@ def describe(rank: int, failure: Any) -> dict[str, Any]:
     traceback = last_traceback(lines)
     said = traceback[-1] if traceback else next((line.strip() for line in reversed(lines) if line.strip()), "")
     recorded = failure.message if failure.error_file != "<N/A>" else ""
-    words = (recorded or said).strip().splitlines() or [""]
+    if isinstance(recorded, dict):  # as torch's own `record` writes it
+        recorded = str(recorded.get("message", ""))
+    # The exception's own line; what torch adds below it, such as C++ frames, is in the log.
+    words = (said if traceback else recorded or said).strip().splitlines() or [""]
     return {
         "rank": rank,
         "how": how_it_ended(failure),
         "exit_code": failure.exitcode,
-        "message": RANK.sub("", words[-1]),
+        "message": RANK.sub("", words[0]),
         "traceback": traceback,
         # torch's time has whole seconds, and is when the agent noticed; the worker's last word came before.
         "time": log.stat().st_mtime if log and said else float(failure.timestamp),
