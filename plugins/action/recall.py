@@ -73,6 +73,10 @@ class ActionModule(ActionBase):
         ]
         plan = rank_plan.plan(hosts, options["nnodes"])
         launch_plan.check_all_take_part(plan, variables["ansible_play_hosts_all"])
+        # A host that has failed takes part in no later play: the launch would go on without it.
+        failed = [node.name for node in plan.members if node.name not in variables["ansible_play_hosts"]]
+        if failed:
+            raise recall.RecallError(f"{', '.join(failed)} failed above: correct that, or give fewer nnodes.")
         names = set(newest["description"]["env_names"])
         recall.check_secrets(
             given["job"], names - set(given_env.environment_of(self)), self._answers("__secrets", variables)

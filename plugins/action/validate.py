@@ -155,8 +155,15 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _host_variables(hostvars: Any, host: str) -> dict[str, Any]:
-        raw = hostvars.raw_get(host)
-        return {name: hostvars[host][name] for name in run_options.HOST_VARIABLES if name in raw}
+        """Return what the inventory says of a host. A job's own nproc_per_node, given with -e, does not change it."""
+        manager = hostvars._variable_manager
+        extra = manager._extra_vars
+        manager._extra_vars = {name: value for name, value in extra.items() if name != "nproc_per_node"}
+        try:
+            raw = hostvars.raw_get(host)
+            return {name: hostvars[host][name] for name in run_options.HOST_VARIABLES if name in raw}
+        finally:
+            manager._extra_vars = extra
 
     @staticmethod
     def _cluster_wide(name: str, hosts: list[str], hostvars: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 JOBS_DIR = Path("/etc/torchrun/jobs")
 LOCK = Path("/run/lock/torchrun-launch")
+WANTED = Path("/etc/systemd/system/multi-user.target.wants")
 
 
 @contextlib.contextmanager
@@ -94,10 +95,10 @@ def one_launch_at_a_time() -> Iterator[None]:
 
 
 def unit_states(jobs: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return ActiveState, Result, NRestarts and UnitFileState of the jobs' units on this host, in one call."""
+    """Return ActiveState, SubState, Result and NRestarts of the jobs' units on this host, in one call."""
     if not jobs:
         return {}
-    names = "ActiveState,SubState,Result,NRestarts,UnitFileState"
+    names = "ActiveState,SubState,Result,NRestarts"
     units = [f"torchrun@{job}.service" for job in jobs]
     words = ["systemctl", "show", f"--property={names}", *units]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -117,6 +118,11 @@ def unit_state(job: str) -> dict[str, str]:
 def is_wanted(state: dict[str, str]) -> bool:
     """Tell whether the unit runs, or waits to be started again."""
     return state.get("ActiveState") in ("active", "activating", "reloading", "deactivating")
+
+
+def is_enabled(job: str) -> bool:
+    """Tell whether the unit is started at the next boot. By its link: of a failed unit systemd remembers what was."""
+    return (WANTED / f"torchrun@{job}.service").is_symlink()
 
 
 def jobs_on_host() -> dict[str, dict[str, str]]:

@@ -103,12 +103,14 @@ def lines(
     runs: Sequence[Mapping[str, Any]], hosts: Mapping[str, Mapping[str, Any] | None], now: float, width: int = 100
 ) -> list[str]:
     """Return one table a job. What does not fit in `width` columns of a reason is cut."""
+    jobs = newest_first(runs)
+    rows = [_row(run, state(run, hosts), now) for entries in jobs.values() for run in entries]
+    header, *table = job_views.align([HEADER, *rows])
     shown: list[str] = []
-    for job, entries in newest_first(runs).items():
-        table = job_views.align([HEADER, *(_row(run, state(run, hosts), now) for run in entries)])
-        shown += ["", f"runs of {job}", f"  {table[0]}"]
-        for run, line in zip(entries, table[1:]):
-            shown.append(f"  {line}")
+    for job, entries in jobs.items():
+        shown += ["", f"runs of {job}", f"  {header}"]
+        for run in entries:
+            shown.append(f"  {table.pop(0)}")
             if run["reason"]:
                 shown.append(_cut(f"    {job_views.printable(run['reason'])}", width))
     return shown

@@ -68,16 +68,14 @@ def remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def clean_runs(
+def set_aside(
     runs: Path, wanted: list[dict[str, str]], running: dict[str, dict[str, str]], check: bool
-) -> list[dict[str, Any]]:
-    """Remove the runs, and what is left of those whose removal was interrupted; return what went."""
-    removed = []
+) -> list[tuple[Path, Path]]:
+    """Rename the runs that go, and find those whose removal was interrupted; return (its name, where it is) of each."""
+    found = []
     for left in sorted(runs.glob(f"{REMOVED}*")):
         if (left / "job.yml").exists() or not any(left.iterdir()):
-            removed.append({"path": str(left), "bytes": bytes_of(left)})
-            if not check:
-                remove(left)
+            found.append((left, left))
     for run in wanted:
         folder = runs / run["folder"]
         entry = run_history.entry_of(folder)
@@ -85,11 +83,18 @@ def clean_runs(
             continue
         if running.get(entry["job"], {}).get("TORCHRUN_LAUNCH") == run["launch"]:
             continue
-        removed.append({"path": str(folder), "bytes": bytes_of(folder)})
+        aside = folder if check else folder.rename(folder.with_name(f"{REMOVED}{folder.name}"))
+        found.append((folder, aside))
+    return found
+
+
+def remove_runs(found: list[tuple[Path, Path]], check: bool) -> list[dict[str, Any]]:
+    """Remove what was set aside; return what went."""
+    removed = []
+    for name, folder in found:
+        removed.append({"path": str(name), "bytes": bytes_of(folder)})
         if not check:
-            aside = folder.with_name(f"{REMOVED}{folder.name}")
-            folder.rename(aside)
-            remove(aside)
+            remove(folder)
     return removed
 
 
@@ -107,7 +112,7 @@ def clean_host(params: dict[str, Any], check: bool) -> list[dict[str, Any]]:
     idle = [
         name
         for name in names
-        if states[name].get("ActiveState") in ("inactive", "failed") and states[name].get("UnitFileState") != "enabled"
+        if states[name].get("ActiveState") in ("inactive", "failed") and not run_folder.is_enabled(name)
     ]
     paths = [
         run_folder.JOBS_DIR / f"{name}.env"
@@ -143,16 +148,19 @@ def main() -> None:
     )
     params = module.params
     removed: list[dict[str, Any]] = []
+    runs = Path(params["shared_path"]) / "runs"
+    found: list[tuple[Path, Path]] = []
     try:
-        # No launch of this host begins meanwhile in a folder that goes.
+        # No launch of this host begins meanwhile in a folder that goes; removing it may take long, and nobody waits.
         with run_folder.one_launch_at_a_time():
             if params["on_storage"]:
                 running = run_folder.jobs_on_host()
                 with run_folder.acting_as(params["user"]):
-                    removed += clean_runs(
-                        Path(params["shared_path"]) / "runs", params["runs"], running, module.check_mode
-                    )
+                    found = set_aside(runs, params["runs"], running, module.check_mode)
             removed += clean_host(params, module.check_mode)
+        if found:
+            with run_folder.acting_as(params["user"]):
+                removed = remove_runs(found, module.check_mode) + removed
     except KeyError:
         module.exit_json(changed=False, removed=[])  # no such account: this host is not provisioned, and has no job
     except OSError as error:

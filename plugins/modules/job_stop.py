@@ -67,7 +67,7 @@ def main() -> None:
     unit = f"torchrun@{job}.service"
     variables = run_folder.read_environment_file(job)
     state = run_folder.unit_state(job)
-    wanted = run_folder.is_wanted(state) or state.get("UnitFileState") == "enabled"
+    wanted = run_folder.is_wanted(state) or run_folder.is_enabled(job)
     run_dir = Path(module.params["shared_path"]) / "runs" / job
     if not wanted or module.check_mode:
         with contextlib.suppress(KeyError), run_folder.acting_as(module.params["user"]):

@@ -51,6 +51,21 @@ def test_a_token_cannot_be_read_from_the_specification():
     assert specification("l1", env={"T": "s"})["env"] != specification("l2", env={"T": "s"})["env"]
 
 
+def test_job_yml_keeps_the_options_and_of_env_the_names_alone():
+    options = {**OPTIONS, "nproc_per_node": None, "master_port": None, "requirements": "/r.txt"}
+    about = launch_plan.describe(
+        "l", "train", specification(env={"TOKEN": "secret"}), options,
+        code="digest", env={"TOKEN": "secret"}, world_size="2", nodes=[],
+    )  # fmt: skip
+    assert "secret" not in str(about)
+    assert (about["env_names"], about["has_requirements"], about["options"]["master_port"]) == (["TOKEN"], True, None)
+    assert about["began"] > 0
+
+
+def test_a_job_that_is_resumed_keeps_its_program_and_so_its_checkpoints():
+    assert launch_plan.program_of({"program": {"script": "tools/train.py"}}) == {"script": "tools/train.py"}
+
+
 def test_members_of_different_launches_are_refused():
     assert launch_plan.running_launch({"a": report(), "b": report(running_launch="l1")}) == "l1"
     assert launch_plan.running_launch({"a": report()}) is None

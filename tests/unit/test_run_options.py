@@ -126,6 +126,25 @@ def test_a_verb_for_one_job_needs_its_name(verb: str):
         run_options.checked(verb, options, Path("/"))
 
 
+def test_clean_needs_the_number_of_runs_that_stay():
+    for given, words in (({}, "keep is missing"), ({"keep": -1}, "keep is -1")):
+        options, _ = role_specs.converted(run_options.VERBS["clean"], given)
+        with pytest.raises(OptionError, match=words):
+            run_options.checked("clean", options, Path("/"))
+    options, _ = role_specs.converted(run_options.VERBS["clean"], {"keep": 0})
+    assert run_options.checked("clean", options, Path("/"))["job"] == ""
+
+
+@pytest.mark.parametrize("verb", ["resume", "restart"])
+def test_what_resume_is_not_given_stays_open(verb: str):
+    options, _ = role_specs.converted(run_options.VERBS[verb], {"nnodes": 1})
+    assert run_options.checked(verb, options, Path("/")) == {
+        "job": "train", "nnodes": 1, "nproc_per_node": None, "master_port": None, "max_restarts": None,
+        "hang_timeout": None, "env": {}, "env_file": None, "wait": True,
+    }  # fmt: skip
+    assert "but of train.yml" in (run_options.unknown_option("script", verb, KNOWN) or "")
+
+
 def test_an_option_of_another_verb_is_named_as_that():
     assert "but of train.yml" in (run_options.unknown_option("nnodes", "site", KNOWN) or "")
 
