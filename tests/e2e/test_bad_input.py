@@ -32,6 +32,9 @@ WRONG = {
     "a limit that leaves out a member": ("train.yml", "--limit node1", ["--limit", "node2"]),
     "no processes": ("train.yml", "-e nproc_per_node=0", ["nproc_per_node"]),
     "a job that no host knows": ("playbooks/stop.yml", "-e job=trian", ["trian"]),
+    "a job to resume that no host knows": ("playbooks/resume.yml", "-e job=trian", ["trian", "train.yml"]),
+    "a new program for a job that is resumed": ("playbooks/resume.yml", "-e script=x.py", ["script", "train.yml"]),
+    "cleaning without a number": ("playbooks/clean.yml", "", ["keep"]),
 }
 
 
