@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from ansible_collections.torchrun.cluster.plugins.module_utils.job_views import printable
+from ansible_collections.torchrun.cluster.plugins.module_utils.job_views import cut, printable
 
 # Seconds between two lines of progress; the first and the last step are always shown.
 LINE_SECONDS = 5.0
@@ -98,7 +98,7 @@ class FollowView:
         self.job, self.run_dir, self.members, self.began = job, run_dir, members, began
         self.phase = ""
         self.attempts: dict[str, int] = {}
-        self.failures: dict[str, int] = {}
+        self.said: set[tuple[str, float]] = set()
         self.states: dict[str, str] = {}
         self.output_said = False
         self.start: dict[str, Any] = {}
@@ -130,11 +130,12 @@ class FollowView:
         for host in self.members:
             node = nodes.get(host, {})
             known = [*node.get("failures", []), *node.get("hangs", [])]
-            fresh = sorted(known[self.failures.get(host, 0) :], key=lambda found: found.get("time", 0.0))
-            for found in fresh:
+            for found in sorted(known, key=lambda found: found["time"]):
+                if (host, found["time"]) in self.said:
+                    continue
+                self.said.add((host, found["time"]))
                 what = of_failure(found) if "how" in found else f"made no step for long: {found['silent']}"
-                lines.append(f"{host}: {printable(what if len(what) <= MOST else what[: MOST - 3] + '...')}")
-            self.failures[host] = len(known)
+                lines.append(f"{host}: {printable(cut(what, MOST))}")
             state = node.get("state", "")
             if state != self.states.get(host, "") and state in ("restarting", "interrupted"):
                 why = "its agent lost the others" if state == "restarting" else "its agent was ended"

@@ -87,6 +87,11 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+def cut(text: str, width: int) -> str:
+    """Return a text that is no longer than `width`, with dots where something is left out."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
 def prefixed(host: str, text: str) -> str:
     """Return the line with `host:rank` (a worker's; torchrun has put it there) or `host` (the agent's) in front."""
     return text if re.match(rf"\[?{re.escape(host)}:\d+", text) else f"{host}: {text}"

@@ -112,7 +112,7 @@ def lines(
         for run in entries:
             shown.append(f"  {table.pop(0)}")
             if run["reason"]:
-                shown.append(_cut(f"    {job_views.printable(run['reason'])}", width))
+                shown.append(job_views.cut(f"    {job_views.printable(run['reason'])}", width))
     return shown
 
 
@@ -127,7 +127,3 @@ def _row(run: Mapping[str, Any], state_now: str, now: float) -> tuple[str, ...]:
         run["world_size"],
         job_views.progress(run),
     )
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -66,10 +66,8 @@ class ProgramError(Exception):
 
 def is_continued(run_dir: Path, program: Any) -> bool:
     """Tell whether the run in the folder is unfinished and of the same program."""
-    previous = run_folder.read_json(run_dir / "job.yml")
-    outcome = run_folder.read_json(run_dir / "outcome.json")
-    finished = outcome.get("launch") == previous.get("launch") and outcome.get("status") == "finished"
-    return bool(previous) and not finished and previous.get("program") == program
+    previous, outcome = run_folder.description_and_outcome(run_dir)
+    return bool(previous) and outcome.get("status") != "finished" and previous.get("program") == program
 
 
 def move_aside(run_dir: Path) -> str:

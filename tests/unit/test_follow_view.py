@@ -111,6 +111,15 @@ def test_a_failure_that_is_survived_is_said_with_the_state_of_its_agent():
     assert "node1: its agent lost the others, and is started again" in following.update(look(left))
 
 
+def test_a_failure_after_a_hang_is_said_and_the_hang_not_again():
+    following = view()
+    following.update(look(ALL))
+    hung = {**ALL["node2"], "failures": [BOOM], "hangs": [{"time": 9.0, "silent": "rank 2 after step 4"}]}
+    assert len(following.update(look({**ALL, "node2": hung}))) == 2
+    again = {**hung, "failures": [BOOM, {**BOOM, "message": "KeyError: 1", "time": 12.0}]}
+    assert following.update(look({**ALL, "node2": again})) == ["node2: rank 2 exited with 3: KeyError: 1"]
+
+
 def test_the_first_output_of_a_foreign_program_is_said_once():
     following = view()
     following.update(look(ALL))

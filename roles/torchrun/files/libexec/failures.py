@@ -81,12 +81,9 @@ def exits(failures: Mapping[int, Any]) -> dict[str, str]:
 
 def note(failures: Mapping[int, Any]) -> None:
     """Keep the first failure of an attempt: the next one may remove its log."""
-    before = run_state.last_report()
-    known = before.get("failures", [])
+    known = run_state.last_report().get("failures", [])
     if len(known) < MOST:
-        rank, failure = next(in_order(failures))
-        details = {key: value for key, value in before.items() if key not in run_state.ALWAYS}
-        run_state.report(before.get("state", "running"), **{**details, "failures": [*known, describe(rank, failure)]})
+        run_state.amend(failures=[*known, describe(*next(in_order(failures)))])
 
 
 def noting(monitor: Any) -> Any:

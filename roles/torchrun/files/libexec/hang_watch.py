@@ -21,13 +21,15 @@ import run_state
 LOOK_SECONDS = 1.0
 # A process that is stopped, or waits for a dead disk, cannot be looked into: py-spy is not waited for long.
 DUMP_SECONDS = 15.0
+# Of a job that hangs again and again, so many hangs are kept: the last ones.
+MOST = 20
 
 
 class HangWatch:
     """Notes when each rank's heartbeat last changed, by this node's own clock: a clock that is set is no hang."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
-        self._folder, self._seconds = folder, seconds
+        self.folder, self.seconds = folder, seconds
         self._seen: dict[int, tuple[Any, float]] = {}
         self._looked = float("-inf")
 
@@ -36,7 +38,7 @@ class HangWatch:
         if now - self._looked < LOOK_SECONDS:
             return {}
         self._looked = now
-        beats = {beat.get("pid"): beat for beat in map(run_state.read_json, self._folder.glob("rank-*.json"))}
+        beats = {beat.get("pid"): beat for beat in map(run_state.read_json, self.folder.glob("rank-*.json"))}
         found = {}
         for pid in pids:
             beat = beats.get(pid)
@@ -45,7 +47,7 @@ class HangWatch:
             mark = (beat.get("step"), beat.get("time"))
             if self._seen.get(pid, (None, 0.0))[0] != mark:
                 self._seen[pid] = (mark, now)
-            elif now - self._seen[pid][1] >= self._seconds and beat.get("phase") == "training":
+            elif now - self._seen[pid][1] >= self.seconds and beat.get("phase") == "training":
                 found[pid] = beat
         return found
 
@@ -98,13 +100,11 @@ def watching(monitor: Any, watch: HangWatch) -> Any:
 def end_silent(silent: dict[int, dict[str, Any]], ranks: dict[int, int], watch: HangWatch) -> None:
     """Keep the stacks of all workers of this node, then end them: torchrun takes it for a failure."""
     told = ", ".join(f"rank {ranks[pid]} after step {beat.get('step')}" for pid, beat in sorted(silent.items()))
-    print(f"torchrun agent: no step for {watch._seconds:.0f} s ({told}): ending the workers.", flush=True)  # noqa: T201 (goes to the journal)
-    ask_flight_recorders(watch._folder)
+    print(f"torchrun agent: no step for {watch.seconds:.0f} s ({told}): ending the workers.", flush=True)  # noqa: T201 (goes to the journal)
+    ask_flight_recorders(watch.folder)
     paths = keep_stacks(ranks, ranks, Path(os.environ["PET_LOG_DIR"]))
-    before = run_state.last_report()
-    details = {key: value for key, value in before.items() if key not in run_state.ALWAYS}
     hang = {"time": time.time(), "silent": told, "stacks": paths}
-    run_state.report(before.get("state", "running"), **{**details, "hangs": [*before.get("hangs", []), hang][-20:]})
+    run_state.amend(hangs=[*run_state.last_report().get("hangs", []), hang][-MOST:])
     for pid in ranks:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -63,6 +63,13 @@ def report(state: str, **details: Any) -> None:
         print(f"torchrun agent: could not report the state {state} to {path}: {error.strerror}.", flush=True)  # noqa: T201 (goes to the journal)
 
 
+def amend(**details: Any) -> None:
+    """Report the state of before once more, with more or other details."""
+    before = last_report()
+    kept = {key: value for key, value in before.items() if key not in ALWAYS}
+    report(before.get("state", "running"), **{**kept, **details})
+
+
 def report_of(host: str) -> dict[str, Any]:
     """Return what a host reported last for this launch, else an empty dict."""
     value = read_json(run_dir() / "nodes" / f"{host}.json")
