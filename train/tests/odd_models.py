@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -134,3 +135,88 @@ class Broken(Plain):
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Divide by zero."""
         return super().forward(inputs, targets) / (1 // 0)
+
+
+def nothing_at_all(config: Config) -> None:
+    """Return no dataset."""
+
+
+class Stream:
+    """Data that can only be asked for the next sample."""
+
+    def __init__(self, config: Config) -> None:
+        self.numbers = Numbers(config)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return (self.numbers[index] for index in range(len(self.numbers)))
+
+
+class Bare(Numbers):
+    """Samples that are tensors, not tuples."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override]
+        return self.inputs[index]
+
+
+class BareBatch(Numbers):
+    """Batches that are tensors, not tuples."""
+
+    def batch(self, indices: np.ndarray, epoch: int) -> torch.Tensor:
+        """Return the inputs alone."""
+        return self.inputs[indices]
+
+
+class Short(Numbers):
+    """Batches that lack a sample, on rank 1 and not of one sample."""
+
+    def batch(self, indices: np.ndarray, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and targets."""
+        if RANK == 1 and len(indices) > 1:
+            indices = indices[1:]
+        return self.inputs[indices], self.targets[indices]
+
+
+class Empty(nn.Module):
+    """A model without parameters."""
+
+    def __init__(self, config: Config, dataset: Numbers) -> None:
+        super().__init__()
+
+
+class NoGradient(Plain):
+    """A model whose losses do not depend on its parameters."""
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return losses that are cut off from the parameters."""
+        return super().forward(inputs, targets).detach()
+
+
+def other_by_rank(config: Config, dataset: Numbers) -> Plain:
+    """Return a model that is wider on rank 1."""
+    model = Plain(config, dataset)
+    model.layers[0] = nn.Linear(8, 32 + RANK)
+    return model
+
+
+class Unsavable(Plain):
+    """A model with a state that only code can restore."""
+
+    def get_extra_state(self) -> object:
+        """Return something else than plain values."""
+        return Numbers
+
+    def set_extra_state(self, state: object) -> None:
+        """Take it."""
+
+
+class Sometimes(Plain):
+    """A model that uses its second branch in every other step."""
+
+    def __init__(self, config: Config, dataset: Numbers) -> None:
+        super().__init__(config, dataset)
+        self.branch = nn.Linear(8, 1)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the loss of each sample."""
+        losses = super().forward(inputs, targets)
+        return losses + self.branch(inputs).squeeze(1) ** 2 if self.calls % 2 == 0 else losses

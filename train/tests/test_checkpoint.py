@@ -95,7 +95,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path: Path, damage: str
     step, (warning,) = newest(tmp_path)
     assert step == 1
     assert warning.startswith("the checkpoint step-00000002 is damaged (")
-    assert warning.endswith("): using the one before.")
+    assert warning.endswith("): it is passed over.")
 
 
 def flip(path: Path, bit: int) -> None:
@@ -204,7 +204,9 @@ def test_a_run_that_begins_before_others_never_loses_its_own_to_them(tmp_path: P
     assert newest(tmp_path) == (3, [])
     assert (tmp_path / "step-00000009.aside/state.pt").read_bytes() == b"damaged"
     save(tmp_path, 9)
-    assert len(checkpoint.set_aside_newer(tmp_path, 1)) == 3  # in the place of what was set aside before
+    assert len(checkpoint.set_aside_newer(tmp_path, 1)) == 3
+    assert (tmp_path / "step-00000009.aside/state.pt").read_bytes() == b"damaged"  # not replaced
+    assert (tmp_path / "step-00000009.aside-2/state.pt").exists()
 
 
 def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path):

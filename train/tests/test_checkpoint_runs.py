@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import resource
 import threading
 from pathlib import Path
@@ -77,7 +78,7 @@ def damaged_run(train: Train, *more: str) -> Outcome:
 def test_a_run_goes_on_from_the_one_before_a_damaged_one(train: Train):
     run = damaged_run(train)
     assert run.succeeded, run.stderr
-    assert "step-00000009 is damaged (its checksum differs): using the one before." in run.stdout
+    assert "step-00000009 is damaged (its checksum differs): it is passed over." in run.stdout
     assert run.of("start")[-1]["start_step"] == 6
     assert len(run.of("warning")) == 2
     assert run.checkpoints == [3, 6, 9]
@@ -104,3 +105,16 @@ def test_begin_anew_is_what_never_says(train: Train):
     assert again.of("start")[-1]["start_step"] == 0
     assert again.checkpoints == [3]
     assert (first.folder / "checkpoints/step-00000004.aside").is_dir()
+    # The report is of the new run alone.
+    assert len(again.of("start")) == 2
+    report = (again.folder / "report.html").read_text()
+    assert "<td>starts</td><td>1</td>" in report
+    assert "<td>3 of 3</td>" in report
+    assert all(len(line.split()) <= 3 for line in re.findall(r'polyline points="([^"]*)"', report))
+
+
+def test_another_weight_decay_holds_from_the_resume_on(train: Train):
+    train(2, "--steps", "2", "--weight-decay", "0.1")
+    run = train(2, "--steps", "4", "--weight-decay", "0.5")
+    assert run.of("start")[-1]["start_step"] == 2
+    assert {group["weight_decay"] for group in run.state()["optimizer"]["param_groups"]} == {0.5, 0.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torchrun_trainer import corpus, images
+from PIL import Image
+from torchrun_trainer import corpus, images, prepared
 from torchrun_trainer.config import Config
 from torchrun_trainer.corpus import TextBlocks
 from torchrun_trainer.data import Loader, Order
@@ -92,13 +95,71 @@ def test_a_corpus_is_made_once_and_anew_when_a_file_changes(tmp_path: Path):
     (texts / ".hidden").write_text("not for a corpus")
     config = Config(data=str(texts), block_size=8)
     first = corpus.prepare(config, folder)
-    assert corpus.load(config, first).description == f"{texts}: 1 files, 501 bytes"
+    assert corpus.load(config, first).description == f"{texts}: 1 files, 501 bytes, 1 passed over, empty or no text"
     made = (first / "tokens.bin").stat().st_mtime_ns
     assert corpus.prepare(config, folder) == first
     assert (first / "tokens.bin").stat().st_mtime_ns == made
     (texts / "a.txt").write_text("other text " * 50)
     assert corpus.prepare(config, folder) != first
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_utf_16_is_text_and_a_late_nul_is_not(tmp_path: Path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for encoding in ("utf-16-le", "utf-16-be"):
+        (texts / f"{encoding}.txt").write_bytes("\ufeffgrün".encode(encoding))
+    (texts / "late.bin").write_bytes(b"a" * 5000 + b"\0")
+    folder = corpus.prepare(Config(data=str(texts), block_size=1), tmp_path / "data")
+    assert (folder / "tokens.bin").read_bytes().decode() == "grün\ngrün\n"
+
+
+def test_names_that_are_no_utf_8_and_pipes_do_no_harm(tmp_path: Path):
+    texts = tmp_path / "t\udcffexts"
+    texts.mkdir()
+    (texts / "na\udcffme.txt").write_text("some text")
+    os.mkfifo(texts / "pipe")
+    folder = corpus.prepare(Config(data=str(texts), block_size=2), tmp_path / "data")
+    description = corpus.load(Config(block_size=2), folder).description
+    assert description.encode().endswith(b"t\\udcffexts: 1 files, 10 bytes")
+
+
+def test_what_a_killed_preparation_left_is_removed_when_it_is_old(corpus_folder: Path, tmp_path: Path):
+    for name, age in (("old", 2 * prepared.STALE_SECONDS), ("young", 0.0)):
+        (tmp_path / f".texts-bytes-1.{name}").mkdir()
+        os.utime(tmp_path / f".texts-bytes-1.{name}", (time.time() - age,) * 2)
+    corpus.prepare(Config(data=str(corpus_folder), block_size=16), tmp_path)
+    assert [path.name for path in tmp_path.glob(".*")] == [".texts-bytes-1.young"]
+
+
+def folder_of_images(top: Path, **pictures: Image.Image) -> list[float]:
+    """Prepare a folder with one image a class, and return the mean of each, from 0 to 255."""
+    for name, image in pictures.items():
+        (top / "in" / name).mkdir(parents=True)
+        image.save(top / f"in/{name}/image.png")
+    folder = images.prepare(Config(task="image", data=str(top / "in"), image_size=4), top / "data")
+    return [float(row.mean()) for row in images.Images(folder)._pixels]
+
+
+def test_grey_images_of_16_bits_are_scaled_to_8(tmp_path: Path):
+    deep = Image.fromarray(np.full((4, 4), 32896, dtype=np.uint16))
+    assert folder_of_images(tmp_path, dark=Image.new("L", (4, 4), 64), deep=deep) == [64, 128]
+
+
+def test_a_palette_with_transparency_gives_no_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder):
+    palette = Image.new("P", (4, 4), 1)
+    palette.putpalette([0, 0, 0, 90, 90, 90])
+    palette.info["transparency"] = b"\x00\x80"
+    assert folder_of_images(tmp_path, a=palette, b=Image.new("L", (4, 4), 64)) == [90, 64]
+    assert not recwarn.list
+
+
+def test_mean_and_deviation_are_those_of_all_pixels(tmp_path: Path):
+    generator = np.random.default_rng(0)
+    pictures = [generator.integers(0, 256, (3, 5, 5), dtype=np.uint8) for _ in range(7)]
+    facts = images.write(tmp_path, pictures, np.arange(7), ["a"], "here")
+    assert facts["mean"] == pytest.approx(np.mean(pictures) / 255)
+    assert facts["deviation"] == pytest.approx(np.std(pictures) / 255)
 
 
 def test_a_bpe_has_fewer_tokens_and_loses_nothing(corpus_folder: Path, tmp_path: Path):

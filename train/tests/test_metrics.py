@@ -67,6 +67,7 @@ def test_a_run_tells_all_there_is_to_know(train: Train, tmp_path: Path):
 def test_without_tensorboard_there_are_no_files_of_it(train: Train):
     run = train(1, "--steps", "1")
     assert sorted(path.name for path in run.folder.iterdir()) == [
+        ".lock",
         "checkpoints",
         "config.yaml",
         "metrics.jsonl",

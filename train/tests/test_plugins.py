@@ -36,3 +36,15 @@ def test_a_user_s_data_is_read_ahead_without_changing_the_run(train: Train, tmp_
     words = [*plugin("Plain"), "--steps", "20"]
     runs = [train(2, *words, "--loader-threads", n, folder=tmp_path / n) for n in ("0", "2")]
     assert runs[0].losses == runs[1].losses
+
+
+def test_a_model_whose_steps_differ_needs_a_word_and_is_told_which(train: Train, tmp_path: Path):
+    run = train(2, *plugin("Sometimes"), "--steps", "6")
+    assert 2 in run.statuses
+    assert "or not the same in all steps: give --no-static-graph." in run.stderr
+    for more in ([], ["--micro-batch", "3"]):
+        run = train(
+            2, *plugin("Sometimes"), "--steps", "6", "--no-static-graph", *more, folder=tmp_path / f"n{len(more)}"
+        )
+        assert run.succeeded, run.stderr
+        assert len(run.losses) == 6

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from conftest import Start
 from odd_models import plugin
 from ranks import Outcome
 from test_resume import differences
+from torchrun_trainer import corpus
 
 RUN = [*plugin("Dropout"), "--steps", "120", "--checkpoint-every", "50"]
 
@@ -47,6 +50,26 @@ def test_all_ranks_stop_after_the_same_step_and_go_on_later(
     assert run.of("end")[-1]["status"] == "finished"
     assert run.curve("loss", "grad_norm", "lr") == whole.curve("loss", "grad_norm", "lr")
     assert differences(run.state(), whole.state()) == []
+
+
+def prepare_for_ever(rank: int) -> None:
+    """Let preparing the data take for ever, and tell that it has begun."""
+    if rank == 0:
+
+        def wait(content: bytes) -> bytes:
+            Path(os.environ["TORCHRUN_DATA_DIR"], "begun").touch()
+            threading.Event().wait()
+            return content
+
+        corpus.text_of = wait
+
+
+def test_a_signal_while_data_is_prepared_ends_all_at_once(start: Start, tmp_path: Path):
+    ranks = start(2, before=prepare_for_ever, TORCHRUN_DATA_DIR=str(tmp_path))
+    ranks.wait_until((tmp_path / "begun").exists)
+    ranks.signal(signal.SIGTERM, 0, 1)
+    assert ranks.finish().statuses == (-signal.SIGTERM, -signal.SIGTERM)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_signal_before_the_first_step_stops_after_it(start: Start):

@@ -25,7 +25,7 @@ def test_samples_move_to_the_fast_rank_and_the_losses_stay(train: Train, tmp_pat
     assert fast + slow == 16
     assert fast >= slow + 3  # 12 and 4 where nothing else runs
     assert plan["reason"] == "measured"
-    assert "samples of a step by host" in auto.stdout
+    assert "samples of a step by rank" in auto.stdout
     assert auto.losses == pytest.approx(equal.losses, rel=1e-4)
 
     # The plan is in the checkpoint, and a restart at the same shape begins with it.

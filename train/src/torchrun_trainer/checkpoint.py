@@ -168,12 +168,14 @@ def set_aside_newer(folder: Path, step: int) -> list[str]:
     for path in all_in(folder):
         if step_of(path) > step:
             aside = path.with_name(f"{path.name}.aside")
+            number = 2
+            while aside.exists():
+                aside, number = path.with_name(f"{path.name}.aside-{number}"), number + 1
             with writing(aside):
-                if aside.exists():
-                    shutil.rmtree(aside)
                 path.rename(aside)
             said.append(
-                f"the checkpoint {path.name} is of a later step than this run begins at: it is now {aside.name}."
+                f"the checkpoint {path.name} is of a later step than this run begins at: it is now {aside.name}; "
+                "remove it when nobody needs it."
             )
     return said
 
@@ -188,7 +190,9 @@ def problem_of(path: Path) -> str | None:
                 digest.update(block)
         return None if digest.hexdigest() == expected["sha256"] else "its checksum differs"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        if isinstance(error, OSError):
+            return f"{Path(error.filename or path).name}: {error.strerror or error}"
+        return str(error) or type(error).__name__
 
 
 def newest_readable(folder: Path, model_hash: str) -> tuple[Path | None, list[str]]:
@@ -200,7 +204,7 @@ def newest_readable(folder: Path, model_hash: str) -> tuple[Path | None, list[st
     for path in all_in(folder):
         problem = problem_of(path)
         if problem:
-            warnings.append(f"the checkpoint {path.name} is damaged ({problem}): using the one before.")
+            warnings.append(f"the checkpoint {path.name} is damaged ({problem}): it is passed over.")
             continue
         if read_manifest(path)["model_hash"] != model_hash:
             raise TrainerError(

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from torchrun_trainer import data, distributed, hardware, options, report
+from torchrun_trainer import data, distributed, hardware, options, report, run_lock
 from torchrun_trainer.balance import Balancer
 from torchrun_trainer.config import Config
 from torchrun_trainer.distributed import Place
-from torchrun_trainer.errors import TrainerError
+from torchrun_trainer.errors import RankError, TrainerError
 from torchrun_trainer.loop import Result, Run, train
-from torchrun_trainer.metrics import Metrics, read_events
-from torchrun_trainer.model import build, make_optimizer
+from torchrun_trainer.metrics import Metrics, current, read_events
+from torchrun_trainer.model import build, difference, make_optimizer, shape_of
 from torchrun_trainer.monitor import Monitor, Work
 from torchrun_trainer.progress import progress_for
 from torchrun_trainer.state import Keeper
 
 # Options that cannot work, storage that takes nothing: started again, it would fail again.
 EXIT_USAGE = 2
-Value = TypeVar("Value")
 
 
 def run_folder() -> Path:
@@ -38,20 +36,6 @@ def run_folder() -> Path:
 def data_folder() -> Path:
     """Return where prepared data is, for all runs."""
     return Path(os.environ.get("TORCHRUN_DATA_DIR", "~/.cache/torchrun_trainer")).expanduser()
-
-
-def on_main(place: Place, action: Callable[[], Value]) -> Value:
-    """Do something on rank 0 and return its result on every rank. Raises its TrainerError on every rank too."""
-    result, problem = None, None
-    if place.is_main:
-        try:
-            result = action()
-        except TrainerError as error:
-            problem = str(error)
-    result, problem = distributed.share((result, problem))
-    if problem is not None:
-        raise TrainerError(problem)
-    return result
 
 
 def work_of(model: torch.nn.Module, dataset: Any, config: Config, place: Place) -> Work:
@@ -67,18 +51,21 @@ def work_of(model: torch.nn.Module, dataset: Any, config: Config, place: Place) 
 def run(config: Config, place: Place, stop: distributed.StopRequest) -> Result:
     """Train, and leave metrics, checkpoints and the report in the run folder."""
     config.check(place.world_size)
-    folder = run_folder()
-    metrics = open_metrics(folder, config, place)
-    progress = progress_for(place.is_main, config.steps)
-    dataset = data.load(config, on_main(place, lambda: data.prepare(config, data_folder())))
-    torch.manual_seed(config.seed)  # the weights are the same on all ranks
-    model = build(config, dataset).to(place.device)
+    with stop.ends_at_once():
+        prepared = distributed.on_main(lambda: data.prepare(config, data_folder()), place)
+    dataset = distributed.together(lambda: data.load(config, prepared))
+    model = make_model(config, dataset, place)
     optimizer = make_optimizer(config, model)
     scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == "float16")
     balancer = Balancer(config.batch_size, place.world_size, config.balance == "auto", config.rebalance_above)
+    # Nothing is written before all that the options ask for is known to be possible.
+    folder, progress = run_folder(), progress_for(place.is_main, config.steps)
+    lock = distributed.together(lambda: run_lock.hold(folder, progress.say) if place.is_main else None)
+    metrics = distributed.together(lambda: Metrics(folder if place.is_main else None, config.tensorboard))
     keeper = Keeper(folder / "checkpoints", config, place, metrics, progress)
-    started = keeper.resume(on_main(place, keeper.choose), model, optimizer, scaler, balancer)
-    on_main(place, lambda: options.save(folder, config))  # now that nothing is refused any more
+    chosen = distributed.on_main(keeper.choose, place)
+    started = distributed.together(lambda: keeper.resume(chosen, model, optimizer, scaler, balancer))
+    distributed.on_main(lambda: options.save(folder, config), place)  # now that nothing is refused any more
     parameters = sum(parameter.numel() for parameter in model.parameters())
     entropy, unit = getattr(dataset, "unigram_entropy", None), getattr(dataset, "unit", "sample")
     description = getattr(dataset, "description", config.dataset)
@@ -113,7 +100,8 @@ def run(config: Config, place: Place, stop: distributed.StopRequest) -> Result:
     result = train(everything)
     loader.close()
     distributed.expect_the_end()
-    on_main(place, lambda: finish(folder, result, metrics, keeper))
+    distributed.on_main(lambda: finish(folder, result, metrics, keeper), place)
+    run_lock.release(lock)
     progress.close()
     if place.is_main:
         loss = "" if result.loss is None else f", loss {result.loss:.4f}"
@@ -121,17 +109,29 @@ def run(config: Config, place: Place, stop: distributed.StopRequest) -> Result:
     return result
 
 
-def open_metrics(folder: Path, config: Config, place: Place) -> Metrics:
-    """Return the metrics, which only rank 0 writes. Raises TrainerError on all ranks."""
-    found: list[Metrics] = []
-    on_main(place, lambda: found.append(Metrics(folder, config.tensorboard)))
-    return found[0] if found else Metrics(None)
+def make_model(config: Config, dataset: Any, place: Place) -> torch.nn.Module:
+    """Return the model on the device, with the same weights on all ranks. Raises TrainerError, on all ranks."""
+
+    def on_this_rank() -> torch.nn.Module:
+        torch.manual_seed(config.seed)
+        try:
+            return build(config, dataset).to(place.device)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "allocate" not in str(error) and "out of memory" not in str(error):
+                raise
+            raise TrainerError(f"The model does not fit into the memory of {place.host}: make it smaller.") from error
+
+    model = distributed.together(on_this_rank)
+    problem = difference(distributed.gather_all(shape_of(model)))
+    if problem:
+        raise TrainerError(problem)
+    return model
 
 
 def finish(folder: Path, result: Result, metrics: Metrics, keeper: Keeper) -> None:
     """Wait for the last checkpoint, and write the last event and the report; rank 0 only. Raises TrainerError."""
     keeper.finish()
-    events = read_events(folder / "metrics.jsonl")
+    events = current(read_events(folder / "metrics.jsonl"))
     earlier = [event for event in events if event["event"] == "step"]
     if result.loss is None and earlier:  # nothing was left to do: the loss is that of before
         result = replace(result, loss=earlier[-1]["loss"], samples_per_s=earlier[-1]["samples_per_s"])
@@ -145,12 +145,13 @@ def finish(folder: Path, result: Result, metrics: Metrics, keeper: Keeper) -> No
         report=str(target.absolute()),
     )
     metrics.close()
-    report.write(target, os.environ.get("TORCHRUN_JOB", folder.name), read_events(folder / "metrics.jsonl"))
+    events = current(read_events(folder / "metrics.jsonl"))
+    report.write(target, os.environ.get("TORCHRUN_JOB", folder.name), events)
 
 
 def complain(error: TrainerError) -> None:
-    """Print a sentence, once: rank 0's, or that of a rank that could not join."""
-    if os.environ.get("RANK", "0") == "0" or not dist.is_initialized():
+    """Print a sentence, once: rank 0's, or that of a rank alone, such as one that could not join."""
+    if os.environ.get("RANK", "0") == "0" or not dist.is_initialized() or isinstance(error, RankError):
         print(f"torchrun_trainer: {error}", file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -2,8 +2,8 @@
 
 # No postponed annotations here: DDP looks at those of a communication hook.
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,10 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchrun_trainer.config import Config
 from torchrun_trainer.distributed import Place
+from torchrun_trainer.errors import RankError
 from torchrun_trainer.timing import StepTimer
 
 # powerSGD sends whole gradients for the first steps, which change most.
 POWERSGD_START = 10
+# What DDP says of a model whose steps differ.
+OTHER_GRAPH = ("Expected to have finished reduction", "graph has changed")
 
 
 class Replica:
@@ -35,6 +38,7 @@ class Replica:
                 model,
                 device_ids=[place.device] if place.device.type == "cuda" else None,
                 gradient_as_bucket_view=True,
+                find_unused_parameters=not config.static_graph,
                 # DDP learns a static graph in the first step, which an accumulating one would hide.
                 static_graph=config.static_graph and not config.micro_batch,
             )
@@ -65,9 +69,21 @@ class Replica:
         self._timer.mark("ready")
         return self._inner(self._state, bucket)
 
-    def syncing(self, last: bool) -> AbstractContextManager[object]:
-        """Return the context of a micro-batch: only the last one of a step exchanges gradients."""
-        return nullcontext() if last or self._ddp is None else self._ddp.no_sync()
+    @contextmanager
+    def syncing(self, last: bool) -> Iterator[None]:
+        """Be around the forward and backward pass of a micro-batch: only the last of a step exchanges gradients.
+
+        Raises RankError where the model does not use the parameters that DDP expects.
+        """
+        try:
+            with nullcontext() if last or self._ddp is None else self._ddp.no_sync():
+                yield
+        except RuntimeError as error:
+            if self._config.static_graph and any(words in str(error) for words in OTHER_GRAPH):
+                raise RankError(
+                    "The model did not use all of its parameters, or not the same in all steps: give --no-static-graph."
+                ) from error
+            raise
 
 
 def powersgd(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -102,19 +103,13 @@ class Config:
 
     def check(self, world_size: int) -> None:
         """Raise TrainerError for values that cannot work."""
-        for name in COUNTS:
-            if getattr(self, name) < 1:
-                raise TrainerError(f"--{dashed(name)} is {getattr(self, name)}: give a whole number from 1.")
-        for name in NOT_NEGATIVE:
-            if not 0 <= getattr(self, name) < math.inf:
-                raise TrainerError(f"--{dashed(name)} is {getattr(self, name)}: give a number from 0.")
-        for name in ("lr", "grad_clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise TrainerError(f"--{dashed(name)} is {getattr(self, name)}: give a number above 0.")
+        self._check_ranges()
         for name in ("model", "dataset"):
             value = getattr(self, name)
-            if value and not all(value.partition(":")[::2]):
-                raise TrainerError(f"--{name} is {value}: give package.module:function.")
+            if value and not re.fullmatch(DOTTED, value):
+                raise TrainerError(
+                    f"--{name} is {value}: give package.module:function, with the folder of the package in PYTHONPATH."
+                )
         if not self.model and self.task == "lm" and self.width % self.heads:
             raise TrainerError(f"--width {self.width} is no multiple of --heads {self.heads}: change one of them.")
         if self.tokenizer == "bpe" and not 257 <= self.vocab_size <= 65536:
@@ -123,6 +118,20 @@ class Config:
             raise TrainerError(
                 f"--batch-size {self.batch_size} is below the world size {world_size}: every rank needs a sample."
             )
+
+    def _check_ranges(self) -> None:
+        for name in COUNTS:
+            if getattr(self, name) < 1:
+                raise TrainerError(f"--{dashed(name)} is {getattr(self, name)}: give a whole number from 1.")
+        for name in NOT_NEGATIVE:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise TrainerError(f"--{dashed(name)} is {getattr(self, name)}: give a number from 0.")
+        for name, most in LIMITS.items():
+            if getattr(self, name) > most:
+                raise TrainerError(f"--{dashed(name)} is {getattr(self, name)}: the most is {most}.")
+        for name in ("lr", "grad_clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise TrainerError(f"--{dashed(name)} is {getattr(self, name)}: give a number above 0.")
 
     def model_hash(self) -> str:
         """Return a digest of what a checkpoint's weights depend on."""
@@ -134,7 +143,11 @@ COUNTS = (
     "steps", "batch_size", "block_size", "layers", "heads", "width", "checkpoint_every", "keep", "log_every",
     "image_size", "powersgd_rank",
 )  # fmt: skip
-NOT_NEGATIVE = ("seed", "warmup", "weight_decay", "micro_batch", "keep_every", "rebalance_above")
+NOT_NEGATIVE = ("seed", "warmup", "weight_decay", "micro_batch", "keep_every", "rebalance_above", "step_timeout")
+LIMITS = {
+    "seed": 2**63 - 1, "batch_size": 2**24, "image_size": 4096, "step_timeout": 7 * 24 * 3600, "loader_threads": 256
+}  # fmt: skip
+DOTTED = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
 
 
 def dashed(name: str) -> str:

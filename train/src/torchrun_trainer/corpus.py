@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,12 @@ def find_files(source: str) -> list[Path]:
     return files
 
 
-def is_text(content: bytes) -> bool:
-    """Tell whether bytes are text: a NUL among the first is not."""
-    return b"\0" not in content[:4096]
+def text_of(content: bytes) -> bytes | None:
+    """Return the text of a file in UTF-8, or None where it holds something else: a NUL is in no text."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        with suppress(UnicodeDecodeError):
+            content = content.decode("utf-16").encode()
+    return None if b"\0" in content else content
 
 
 def entropy(counts: npt.NDArray[np.int64]) -> float:
@@ -58,8 +63,8 @@ def entropy(counts: npt.NDArray[np.int64]) -> float:
 def texts(files: list[Path]) -> Iterator[bytes]:
     """Yield the content of each file that is text and not empty, with a line end after it."""
     for path in files:
-        content = path.read_bytes()
-        if content and is_text(content):
+        content = text_of(path.read_bytes())
+        if content:
             yield content + b"\n"
 
 
@@ -67,7 +72,7 @@ def key_of(config: Config, files: list[Path]) -> str:
     """Return a name for the prepared corpus that changes when a file or the tokenizer does; no file is read."""
     source = str(Path(config.data).expanduser().resolve()) if config.data else ""
     tokens = config.tokenizer if config.tokenizer == "bytes" else f"bpe{config.vocab_size}"
-    digest = prepared.digest_of(f"2 {source} {sys.version} {tokens}", files)
+    digest = prepared.digest_of(f"3 {source} {sys.version} {tokens}", files)
     return f"{Path(source).name if source else 'python'}-{tokens}-{digest}"
 
 
@@ -87,6 +92,7 @@ def write(config: Config, files: list[Path], folder: Path) -> dict[str, Any]:
             size += len(content)
         output.flush()
         os.fsync(output.fileno())
+    passed_over = len(files) - used
     if not used:
         raise TrainerError(f"--data {config.data} has no text files: all of them hold binary data or nothing.")
     return {
@@ -94,7 +100,8 @@ def write(config: Config, files: list[Path], folder: Path) -> dict[str, Any]:
         "vocab_size": tokenizer.size,
         "dtype": tokenizer.dtype,
         "unigram_entropy": entropy(counts),
-        "description": f"{config.data or STANDARD_LIBRARY}: {used:,} files, {size:,} bytes",
+        "description": f"{prepared.shown(config.data) or STANDARD_LIBRARY}: {used:,} files, {size:,} bytes"
+        + (f", {passed_over:,} passed over, empty or no text" if passed_over else ""),
     }
 
 

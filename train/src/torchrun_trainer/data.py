@@ -14,7 +14,7 @@ import torch
 
 from torchrun_trainer import corpus, images, plugin
 from torchrun_trainer.config import Config
-from torchrun_trainer.errors import TrainerError
+from torchrun_trainer.errors import RankError, TrainerError
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -42,10 +42,49 @@ def load(config: Config, folder: str) -> Any:
     """Return the dataset, on every rank. Raises TrainerError."""
     if config.dataset:
         dataset = plugin.call("dataset", config.dataset, config)
-        if not len(dataset):
-            raise TrainerError(f"--dataset {config.dataset} returned a dataset without samples.")
+        check(dataset, config)
         return dataset
     return corpus.load(config, Path(folder)) if config.task == "lm" else images.Images(Path(folder))
+
+
+def check(dataset: Any, config: Config) -> None:
+    """Raise TrainerError where a user's dataset is not as `Dataset` tells; its first sample is looked at."""
+    what = f"--dataset {config.dataset} returned {type(dataset).__name__}"
+    if not hasattr(dataset, "__len__") or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "batch")):
+        raise TrainerError(
+            f"{what}: return a map-style dataset, with __len__ and __getitem__ (an order that is the same on any "
+            "number of ranks needs samples that can be asked for by number)."
+        )
+    if not len(dataset):
+        raise TrainerError(f"--dataset {config.dataset} returned a dataset without samples.")
+    if hasattr(dataset, "batch"):
+        batch = dataset.batch(np.zeros(1, dtype=np.int64), 0)
+        if not isinstance(batch, (tuple, list)) or not all(isinstance(part, torch.Tensor) for part in batch):
+            raise TrainerError(f"{what}, whose batch() returned {_types(batch)}: return a tuple of tensors.")
+        check_rows(tuple(batch), 1, config.dataset)
+    else:
+        sample = dataset[0]
+        if not isinstance(sample, (tuple, list)):
+            raise TrainerError(
+                f"{what}, whose sample 0 is {_types(sample)}: return a tuple, such as (inputs, targets); the model is "
+                "called with its parts."
+            )
+
+
+def _types(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__} of {', '.join(type(part).__name__ for part in value) or 'nothing'}"
+    return type(value).__name__
+
+
+def check_rows(batch: Batch, samples: int, name: str) -> None:
+    """Raise RankError where batch() did not return as many samples as it was asked for."""
+    rows = [len(part) if part.dim() else 0 for part in batch]
+    if not rows or set(rows) != {samples}:
+        raise RankError(
+            f"--dataset {name}: batch() returned tensors of {', '.join(map(str, rows)) or 'no'} rows for {samples} "
+            "samples: return one row for each."
+        )
 
 
 class Order:
@@ -75,7 +114,9 @@ class Order:
 def fetch(dataset: Any, indices: npt.NDArray[np.int64], epoch: int) -> Batch:
     """Return the tensors of some samples of an epoch, the first dimension of each being the sample."""
     if hasattr(dataset, "batch"):
-        return tuple(dataset.batch(indices, epoch))
+        batch = tuple(dataset.batch(indices, epoch))
+        check_rows(batch, len(indices), type(dataset).__name__)
+        return batch
     return tuple(torch.utils.data.default_collate([tuple(dataset[int(index)]) for index in indices]))
 
 

@@ -6,10 +6,12 @@ import os
 import signal
 import socket
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from torchrun_trainer.errors import TrainerError
 
 # Longer than the preparation of a corpus on slow storage, and than compiling.
 FIRST_STEP = timedelta(minutes=10)
+Value = TypeVar("Value")
 # Of the facts of a rank, those that may differ.
 OWN = ("host", "expected world size", "precisions")
 
@@ -35,6 +38,11 @@ class Place:
     backend: str
     precision: str = "float32"
     hosts: tuple[str, ...] = ()
+
+    @property
+    def host(self) -> str:
+        """The host of this rank."""
+        return self.hosts[self.rank] if self.hosts else "this host"
 
     @property
     def is_main(self) -> bool:
@@ -94,9 +102,7 @@ def gather_facts(config: Config, device: torch.device) -> list[dict[str, Any]]:
         "expected world size": int(os.environ.get("WORLD_SIZE", "1")),
         "precisions": hardware.precisions(device),
     }
-    facts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(facts, mine)
-    return facts
+    return gather_all(mine)
 
 
 def agree_on(facts: list[dict[str, Any]]) -> None:
@@ -108,11 +114,29 @@ def agree_on(facts: list[dict[str, Any]]) -> None:
                 f"{len(facts)} ranks came: the rendezvous did not bring all nodes together; start the job again."
             )
         for name in (name for name in fact if name not in OWN):
-            if fact[name] != facts[0][name]:
+            if repr(fact[name]) != repr(facts[0][name]):  # nan is not equal to itself
                 raise TrainerError(
                     f"Rank {rank} on {fact['host']} has the {name} {fact[name]}, but rank 0 on {facts[0]['host']} has "
                     f"{facts[0][name]}: make them equal."
                 )
+
+
+def together(action: Callable[[], Value]) -> Value:
+    """Do something on every rank and return its result. Where a rank raises a TrainerError, all ranks raise it."""
+    result, problem = None, None
+    try:
+        result = action()
+    except TrainerError as error:
+        problem = str(error)
+    for said in gather_all(problem):
+        if said is not None:
+            raise TrainerError(said)
+    return cast("Value", result)
+
+
+def on_main(action: Callable[[], Value], place: Place) -> Value:
+    """Do something on rank 0 and return its result on every rank. Where it raises a TrainerError, all ranks do."""
+    return share(together(lambda: action() if place.is_main else None))
 
 
 def share(value: Any) -> Any:
@@ -120,6 +144,13 @@ def share(value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def gather_all(value: Any) -> list[Any]:
+    """Return every rank's value, by rank, on every rank."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def gather(value: Any) -> list[Any] | None:
@@ -163,10 +194,23 @@ def leave() -> None:
 class StopRequest:
     """Notes SIGTERM and SIGINT, so that training can end after a step instead of within it."""
 
+    _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
     def __init__(self) -> None:
         self.asked = False
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
+        for number in self._SIGNALS:
+            signal.signal(number, self._note)
+
+    @contextmanager
+    def ends_at_once(self) -> Iterator[None]:
+        """Let the signals end this process at once: for what takes long and has nothing to lose."""
+        for number in self._SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            for number in self._SIGNALS:
+                signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del number, frame

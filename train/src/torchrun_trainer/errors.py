@@ -9,7 +9,11 @@ from pathlib import Path
 
 
 class TrainerError(Exception):
-    """One sentence: what is wrong, where, what to do."""
+    """One sentence: what is wrong, where, what to do. Raised on all ranks, and told by rank 0."""
+
+
+class RankError(TrainerError):
+    """Such a sentence of one rank alone, which that rank has to tell."""
 
 
 @contextmanager

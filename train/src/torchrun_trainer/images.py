@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,79 +17,113 @@ from torchrun_trainer import prepared
 from torchrun_trainer.config import Config
 from torchrun_trainer.errors import TrainerError
 
+try:
+    import PIL.Image
+except ImportError:  # only a folder of images needs it
+    PIL = None  # type: ignore[assignment]
+if TYPE_CHECKING:
+    from PIL import Image
+
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 
-def read_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:
-    """Return (1797 images of 8 x 8, uint8 of shape (images, 1, 8, 8); the digit of each; the names of the classes)."""
+def read_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return (1797 images of 8 x 8, uint8 of shape (images, 1, 8, 8); the digit of each)."""
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415 (only the default images need it, and it is slow)
     except ImportError as error:
         raise TrainerError("The default images need the package scikit-learn: install it, or give --data.") from error
     digits = load_digits()
-    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
-    return pixels, digits.target.astype(np.int64), [str(digit) for digit in range(10)]
+    return np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None], digits.target.astype(np.int64)
 
 
-def read_folder(
-    source: str, files: list[Path], size: int
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]:
-    """Return (images scaled to size x size, uint8 of shape (images, 3, size, size); classes; their names).
+def in_8_bits(image: Image.Image) -> Image.Image:
+    """Return an image as RGB; Pillow would cut 16 bits off at 255. Raises ValueError for pixels of no known range."""
+    if image.mode.startswith("I"):
+        return PIL.Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, whose range is not known")
+    if image.mode == "P" and "transparency" in image.info:  # else Pillow warns
+        image = image.convert("RGBA")
+    return image.convert("RGB")
 
-    Raises TrainerError for a folder without classes, and for a file that is no image.
-    """
+
+def read_image(source: str, path: Path, size: int) -> npt.NDArray[np.uint8]:
+    """Return an image scaled to size x size, uint8 of shape (3, size, size). Raises TrainerError."""
+    where = f"--data {source}: {prepared.shown(str(path))}"
     try:
-        from PIL import Image  # noqa: PLC0415 (only a folder of images needs it)
-    except ImportError as error:
-        raise TrainerError("A folder of images needs the package pillow: install it.") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
+            with PIL.Image.open(path) as image:
+                return np.asarray(in_8_bits(image).resize((size, size))).transpose(2, 0, 1)
+    except PIL.Image.DecompressionBombError as error:
+        most = 2 * (PIL.Image.MAX_IMAGE_PIXELS or 0)
+        raise TrainerError(f"{where} has more than the {most:,} pixels that Pillow reads: scale it down.") from error
+    except (OSError, ValueError, SyntaxError) as error:
+        reason = f" ({error})" if isinstance(error, ValueError) else ""
+        raise TrainerError(f"{where} cannot be read as an image{reason}: mend or remove it.") from error
+
+
+def classes_of(source: str, files: list[Path]) -> tuple[list[Path], npt.NDArray[np.int64], list[str]]:
+    """Return (the images of a folder; the class of each; the names of the classes: those of the subfolders).
+
+    Raises TrainerError for fewer than two classes.
+    """
     top = Path(source).expanduser()
     images = [path for path in files if path.suffix.lower() in SUFFIXES and path.parent != top]
-    names = sorted({path.relative_to(top).parts[0] for path in images})
+    found = [path.relative_to(top).parts[0] for path in images]
+    names = sorted(set(found))
     if len(names) < 2:
         raise TrainerError(
-            f"--data {source} has images of {len(names)} classes: give a folder with a subfolder of images for each of "
-            "two classes or more."
+            f"--data {source} has images of {'one class' if names else 'no class'}: give a folder with a subfolder of "
+            "images for each of two classes or more."
         )
-    pixels = np.empty((len(images), 3, size, size), dtype=np.uint8)
-    for row, path in zip(pixels, images, strict=True):
-        try:
-            with Image.open(path) as image:
-                row[:] = np.asarray(image.convert("RGB").resize((size, size))).transpose(2, 0, 1)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise TrainerError(f"--data {source}: {path} cannot be read as an image: mend or remove it.") from error
-    labels = np.asarray([names.index(path.relative_to(top).parts[0]) for path in images], dtype=np.int64)
-    return pixels, labels, names
+    return images, np.asarray([names.index(name) for name in found], dtype=np.int64), names
 
 
 def prepare(config: Config, data_dir: Path) -> Path:
     """Return the folder of the prepared images, making it on the first call; rank 0 only. Raises TrainerError."""
     if not config.data:
-        return prepared.once(
-            data_dir, "digits-1", lambda folder: write(folder, *read_digits(), "scikit-learn's digits")
-        )
+
+        def write_digits(folder: Path) -> dict[str, Any]:
+            images, labels = read_digits()
+            return write(folder, images, labels, [str(digit) for digit in range(10)], "scikit-learn's digits")
+
+        return prepared.once(data_dir, "digits-2", write_digits)
+    if PIL is None:
+        raise TrainerError("A folder of images needs the package pillow: install it.")
     files = prepared.files_of(config.data, "images, one subfolder a class")
-    source = Path(config.data).expanduser().resolve()
-    digest = prepared.digest_of(f"1 {source} {config.image_size}", files)
-    key = f"{source.name}-{config.image_size}-{digest}"
-    return prepared.once(
-        data_dir, key, lambda folder: write(folder, *read_folder(config.data, files, config.image_size), config.data)
-    )
+    paths, labels, names = classes_of(config.data, files)
+    folder = Path(config.data).expanduser().resolve()
+    key = f"{folder.name}-{config.image_size}-" + prepared.digest_of(f"2 {folder} {config.image_size}", paths)
+    images = (read_image(config.data, path, config.image_size) for path in paths)
+    return prepared.once(data_dir, key, lambda target: write(target, images, labels, names, config.data))
 
 
 def write(
-    folder: Path, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], names: list[str], source: str
+    folder: Path, images: Iterable[npt.NDArray[np.uint8]], labels: npt.NDArray[np.int64], names: list[str], source: str
 ) -> dict[str, Any]:
-    """Write images and classes into a folder, and return what is to be known of them."""
-    for name, array in (("pixels.npy", pixels), ("labels.npy", labels)):
-        with (folder / name).open("wb") as file:
-            np.save(file, array)
-            file.flush()
-            os.fsync(file.fileno())
+    """Write images, one after the other, and their classes into a folder, and return what is to be known of them."""
+    count = total = squares = 0
+    with (folder / "pixels.bin").open("wb") as file:
+        for image in images:
+            file.write(image.tobytes())
+            values = image.astype(np.int64)
+            count, total, squares = count + values.size, total + int(values.sum()), squares + int((values**2).sum())
+            shape = image.shape
+        file.flush()
+        os.fsync(file.fileno())
+    with (folder / "labels.npy").open("wb") as file:
+        np.save(file, labels)
+        file.flush()
+        os.fsync(file.fileno())
+    mean = total / count
     return {
-        "classes": names,
-        "mean": float(pixels.mean() / 255),
-        "deviation": float(pixels.std() / 255) or 1.0,
-        "description": f"{source}: {len(pixels):,} images of {len(names)} classes",
+        "classes": [prepared.shown(name) for name in names],
+        "shape": list(shape),
+        "mean": mean / 255,
+        "deviation": math.sqrt(squares / count - mean**2) / 255 or 1.0,
+        "description": f"{prepared.shown(source)}: {len(labels):,} images of {len(names)} classes",
     }
 
 
@@ -101,9 +138,10 @@ class Images:
         self.classes: list[str] = about["classes"]
         self.description: str = about["description"]
         self._mean, self._deviation = about["mean"], about["deviation"]
-        self._pixels = np.load(folder / "pixels.npy", mmap_mode="r")
         self._labels = np.load(folder / "labels.npy")
-        self.channels: int = self._pixels.shape[1]
+        shape = (len(self._labels), *about["shape"])
+        self._pixels = np.memmap(folder / "pixels.bin", dtype=np.uint8, mode="r", shape=shape)
+        self.channels: int = shape[1]
 
     def __len__(self) -> int:
         """Return the number of images."""

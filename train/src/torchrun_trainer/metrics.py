@@ -79,6 +79,16 @@ def board_in(folder: Path) -> Any:
         return SummaryWriter(str(folder))
 
 
+def current(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events of the run that the last start goes on with: a start at step 0 begins anew."""
+    first = max((place for place, event in enumerate(events) if _begins(event)), default=0)
+    return events[first:]
+
+
+def _begins(event: dict[str, Any]) -> bool:
+    return event["event"] == "start" and event.get("start_step") == 0
+
+
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a metrics file; a line cut off by a crash is passed over."""
     events = []

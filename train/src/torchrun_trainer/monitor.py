@@ -124,8 +124,11 @@ class Monitor:
         by_host: dict[str, int] = {}
         for host, samples in zip(self._place.hosts, plan, strict=True):
             by_host[host] = by_host.get(host, 0) + samples
-        shares = ", ".join(f"{host} {samples}" for host, samples in by_host.items())
-        self.progress.say(f"samples of a step by host, from step {step + 1} on: {shares} ({reason})")
+        if len(by_host) > 1:
+            told, shares = "host", ", ".join(f"{host} {samples}" for host, samples in by_host.items())
+        else:
+            told, shares = "rank", ", ".join(map(str, plan))
+        self.progress.say(f"samples of a step by {told}, from step {step + 1} on: {shares} ({reason})")
 
     def skipped(self, step: int, in_a_row: int, norm: float) -> None:
         """Tell of a step whose gradient was not finite."""

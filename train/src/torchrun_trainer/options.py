@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 import yaml
 
-from torchrun_trainer.config import Config
+from torchrun_trainer.config import Config, dashed
 from torchrun_trainer.errors import TrainerError, write_whole
 
 
@@ -65,16 +65,34 @@ def from_mapping(values: Mapping[str, Any], where: str) -> Config:
     return Config(**{key: float(value) if types[key] is float else value for key, value in values.items()})
 
 
+class Loader(yaml.SafeLoader):
+    """YAML without types of Python, and without a name given twice, of which the first would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. Raises TwiceError."""
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1:
+                raise TwiceError(name)
+        return super().construct_mapping(node, deep)
+
+
+class TwiceError(Exception):
+    """A name that is given twice."""
+
+
 def from_file(path: Path) -> Config:
     """Return the config of a YAML file. Raises TrainerError."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise TrainerError(f"--config {path} cannot be read: {error.strerror or error}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         place = getattr(error, "problem_mark", None)
         line = f" at line {place.line + 1}" if place else ""
         raise TrainerError(f"--config {path} is no valid YAML{line}: mend it.") from error
+    except TwiceError as error:
+        raise TrainerError(f"--config {path} gives {error} twice: keep one of them.") from error
     if values is None:
         return Config()
     if not isinstance(values, dict):
@@ -106,13 +124,15 @@ def read_command_line(
 
 
 def sentence_of(box: str) -> str:
-    """Return the text of a box in one line: what is wrong and, where tyro knows, what was meant."""
+    """Return the text of a box in one line: what is wrong and, of an unknown option, the nearest that there is."""
     lines = box.splitlines()[1:]  # the first is a title, which says less
     # Where the locale is not UTF-8, the box is drawn with minus signs.
     words = " ".join(re.sub(r"[\u2500-\u257f]+|-{3,}|\x1b\[[0-9;]*m", " ", " ".join(lines)).split())
     what = re.split(r" Argument helptext:| Arguments similar to| Perhaps you meant:| For full helptext", words)[0]
-    meant = re.search(r"(?:Arguments similar to \S+|Perhaps you meant): (--[\w-]+)", words)
-    return f"{what.rstrip('.')}{f': did you mean {meant[1]}?' if meant else '.'} --help lists all options."
+    unknown = re.search(r"Unrecognized options: --(?:no-)?([\w-]+)", what)
+    names = [dashed(field.name) for field in fields(Config)] + ["config"]
+    near = difflib.get_close_matches(unknown[1], names, n=1) if unknown else []
+    return f"{what.rstrip('.')}{f': did you mean --{near[0]}?' if near else '.'} --help lists all options."
 
 
 def save(folder: Path, config: Config) -> None:

@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,21 @@ from torchrun_trainer.errors import TrainerError, write_whole
 ABOUT = "about.json"
 
 
+# Half of a preparation that was killed; one that is still at work is younger.
+STALE_SECONDS = 24 * 3600.0
+
+
+def shown(path: str) -> str:
+    """Return a path as it can be printed: names of files need not be UTF-8."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and its subfolders, sorted; hidden ones are passed over."""
+    """Yield the files of a folder and its subfolders, sorted; hidden names, pipes and sockets are passed over."""
     for current, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(current, name) for name in sorted(files) if not name.startswith("."))
+        paths = (Path(current, name) for name in sorted(files) if not name.startswith("."))
+        yield from (path for path in paths if path.is_file() or path.is_symlink())
 
 
 def files_of(source: str, what: str) -> list[Path]:
@@ -29,6 +41,9 @@ def files_of(source: str, what: str) -> list[Path]:
     if not folder.is_dir():
         raise TrainerError(f"--data {source} is no folder on the node of rank 0: give one that it can read.")
     files = list(walk(folder))
+    for path in files:
+        if not path.exists():
+            raise TrainerError(f"--data {source}: {shown(str(path))} is a link to nothing: mend or remove it.")
     if not files:
         raise TrainerError(f"--data {source} has no files: give a folder of {what}.")
     return files
@@ -36,10 +51,10 @@ def files_of(source: str, what: str) -> list[Path]:
 
 def digest_of(recipe: str, files: Iterable[Path]) -> str:
     """Return a short digest that changes when a file or how it is prepared does; no file is read."""
-    digest = hashlib.sha256(recipe.encode())
+    digest = hashlib.sha256(os.fsencode(recipe))
     for path in files:
         status = path.stat()
-        digest.update(f"\n{path} {status.st_size} {status.st_mtime_ns}".encode())
+        digest.update(b"\n%b %d %d" % (os.fsencode(path), status.st_size, status.st_mtime_ns))
     return digest.hexdigest()[:12]
 
 
@@ -53,6 +68,7 @@ def once(data_dir: Path, key: str, write: Callable[[Path], dict[str, Any]]) -> P
     try:
         if not target.exists():
             data_dir.mkdir(parents=True, exist_ok=True)
+            remove_stale(data_dir)
             temporary = Path(tempfile.mkdtemp(dir=data_dir, prefix=f".{key}."))
             try:
                 facts = write(temporary)
@@ -66,9 +82,17 @@ def once(data_dir: Path, key: str, write: Callable[[Path], dict[str, Any]]) -> P
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise TrainerError(
-            f"The data cannot be prepared: {error.filename or data_dir}: {error.strerror or error}."
+            f"The data cannot be prepared: {shown(str(error.filename or data_dir))}: {error.strerror or error}."
         ) from error
     return target
+
+
+def remove_stale(data_dir: Path) -> None:
+    """Remove what preparations left behind that were killed long ago."""
+    for path in data_dir.glob(".*-*.*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(path)
 
 
 def about(folder: Path) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Lines:
         if now - self._said_at >= LINE_SECONDS or step == self._steps:
             self._said_at = now
             eta = timedelta(seconds=round((self._steps - step) * seconds_per_step))
-            self.say(f"step {step}/{self._steps}  loss {loss:.4f}  {samples_per_s:.0f} samples/s  ETA {eta}")
+            speed = f"  {samples_per_s:.0f} samples/s  ETA {eta}" if samples_per_s else ""  # not known from one step
+            self.say(f"step {step}/{self._steps}  loss {loss:.4f}{speed}")
 
     def close(self) -> None:
         """Nothing is open."""
@@ -50,7 +51,7 @@ class Bar:
     def step(self, step: int, loss: float, samples_per_s: float, seconds_per_step: float) -> None:
         """Move the bar."""
         del seconds_per_step  # the library has its own estimate
-        numbers = f"loss {loss:.4f}  {samples_per_s:.0f} samples/s"
+        numbers = f"loss {loss:.4f}" + (f"  {samples_per_s:.0f} samples/s" if samples_per_s else "")
         self._progress.update(self._task, completed=step, numbers=numbers)
 
     def close(self) -> None:

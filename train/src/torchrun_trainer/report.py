@@ -108,7 +108,13 @@ def write(path: Path, job: str, events: Sequence[dict[str, Any]]) -> None:
         loss=chart(
             [(event["step"], event["loss"]) for event in curve if event["loss"] is not None], "var(--line)", None, line
         ),
-        rate=chart([(event["step"], event["samples_per_s"]) for event in curve[1:]], "var(--line)", 0.0, None),
+        # The first line of a start has no speed yet.
+        rate=chart(
+            [(event["step"], event["samples_per_s"]) for event in curve if event["samples_per_s"]],
+            "var(--line)",
+            0.0,
+            None,
+        ),
     )
     temporary = path.with_name(f".{path.name}.new")
     with writing(path):

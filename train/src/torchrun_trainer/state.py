@@ -15,7 +15,7 @@ from torchrun_trainer.balance import Balancer
 from torchrun_trainer.checkpoint import Progress
 from torchrun_trainer.config import Config
 from torchrun_trainer.distributed import Place
-from torchrun_trainer.errors import TrainerError
+from torchrun_trainer.errors import TrainerError, writing
 from torchrun_trainer.loop import Run
 from torchrun_trainer.metrics import Metrics
 from torchrun_trainer.progress import Progress as Display
@@ -32,13 +32,21 @@ class Keeper:
 
     def choose(self) -> str:
         """Return the checkpoint to go on from, or '' to begin; rank 0 only. Raises TrainerError."""
+        with writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
         checkpoint.clean(self._folder)
         path = None
         if self._config.resume == "auto":
             path, warnings = checkpoint.newest_readable(self._folder, self._config.model_hash())
             for warning in warnings:
                 self._say(warning)
-        for sentence in checkpoint.set_aside_newer(self._folder, checkpoint.step_of(path) if path else 0):
+        step = checkpoint.step_of(path) if path else 0
+        if step > self._config.steps:
+            raise TrainerError(
+                f"The run has done {step} steps already, and --steps is {self._config.steps}: give more, or another "
+                "job name."
+            )
+        for sentence in checkpoint.set_aside_newer(self._folder, step):
             self._say(sentence)
         return str(path or "")
 
@@ -64,6 +72,7 @@ class Keeper:
             random_state.seed(config.seed, place.rank, 0)
             return Progress()
         state = checkpoint.read(Path(chosen))
+        decays = [group["weight_decay"] for group in optimizer.param_groups]
         try:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
@@ -72,6 +81,8 @@ class Keeper:
                 f"The checkpoint {chosen} is of another model ({str(error).splitlines()[0]}): give its code and "
                 "options, another job name, or --resume never."
             ) from error
+        for group, decay in zip(optimizer.param_groups, decays, strict=True):
+            group["weight_decay"] = decay  # an option, which may be another one now
         if state["scaler"] and scaler.is_enabled():
             scaler.load_state_dict(state["scaler"])
         progress = Progress(state["step"], state["samples"])
