@@ -26,7 +26,8 @@ short_description: Plan a launch from what every member answered, and put plan a
 description:
   - Runs once, delegated to the host of node_rank 0, after C(job_preflight) has registered C(__preflight) everywhere.
   - A job that runs already with the same options is not planned anew; with other options it is refused.
-options: {}
+options:
+  requirements: {description: Text of the job's own requirements; empty for none., type: str, required: true}
 author: [The ansible-torchrun authors]
 """
 
@@ -63,7 +64,7 @@ class ActionModule(ActionBase):
         texts = {
             "code": options["code"] if launch.get("resumes") else archive and hashlib.sha256(archive).hexdigest(),
             "env": env,
-            "requirements": requirements_of(variables),
+            "requirements": self._task.args["requirements"] or None,
         }
         master_port = reports[placed.master.name]["master_port"]
         running = launch_plan.running_launch(reports)
@@ -176,16 +177,6 @@ class ActionModule(ActionBase):
             file.flush()
             self._transfer_file(file.name, remote)
         return str(remote)
-
-
-def requirements_of(variables: Mapping[str, Any]) -> str | None:
-    """Return the text of the job's requirements, or None. Line breaks at its end make no other packages."""
-    options, launch = variables["run_options"], variables["launch"]
-    if not options["requirements"]:
-        return None
-    if launch.get("resumes"):
-        return str(variables["hostvars"][launch["master"]]["__secrets"]["requirements"])
-    return Path(options["requirements"]).read_text(encoding="utf-8").rstrip()
 
 
 def place(

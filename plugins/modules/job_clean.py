@@ -9,7 +9,8 @@ short_description: Remove runs from the shared storage, and what jobs without a 
 description:
   - Removes each of O(runs) that is still the one it was and does not run here; it is renamed first, and what an
     interrupted removal has left is removed too.
-  - Removes the environment files of jobs that have no run folder, and layers of packages that none of them names.
+  - Removes the environment files of jobs that have no run folder, and layers of packages that none of them names, with
+    their wheels on the shared storage.
 options:
   on_storage: {description: Whether this host does what concerns the shared storage., type: bool, default: false}
   runs: {description: "Runs to remove: C(folder) and C(launch) of each.", type: list, elements: dict, default: []}
@@ -105,6 +106,21 @@ def has_run(job: str, params: dict[str, Any]) -> bool:
         return job in params["jobs"] or not runs.is_dir() or (job not in params["gone"] and (runs / job).exists())
 
 
+def clean_wheels(shared: Path, check: bool) -> list[dict[str, Any]]:
+    """Remove the wheels of layers that this host has no more; return what went. Only a launch needs them."""
+    have = {path.name for path in layer.LAYERS.glob("layer-*")}
+    paths = [path for path in sorted(shared.glob("wheels/layer-*")) if path.name not in have and is_old(path)]
+    removed = [{"path": str(path), "bytes": bytes_of(path)} for path in paths]
+    for path in paths if not check else []:
+        shutil.rmtree(path)
+    return removed
+
+
+def is_old(path: Path) -> bool:
+    """Tell whether no launch can be about to use something."""
+    return time.time() - path.stat().st_mtime > YOUNG_SECONDS
+
+
 def clean_host(params: dict[str, Any], check: bool) -> list[dict[str, Any]]:
     """Remove what jobs without a run have left on this host; return what went."""
     names = sorted(path.stem for path in run_folder.JOBS_DIR.glob("*.env"))
@@ -122,9 +138,7 @@ def clean_host(params: dict[str, Any], check: bool) -> list[dict[str, Any]]:
     left = set(names) - {path.stem for path in paths}
     used = {run_folder.read_environment_file(name).get("TORCHRUN_PYTHON", "") for name in left}
     paths += [
-        path
-        for path in sorted(layer.LAYERS.glob("layer-*"))
-        if str(path / "bin/python") not in used and time.time() - path.stat().st_mtime > YOUNG_SECONDS
+        path for path in sorted(layer.LAYERS.glob("layer-*")) if str(path / "bin/python") not in used and is_old(path)
     ]
     removed = [{"path": str(path), "bytes": bytes_of(path)} for path in paths]
     for path in paths if not check else []:
@@ -158,6 +172,9 @@ def main() -> None:
                 with run_folder.acting_as(params["user"]):
                     found = set_aside(runs, params["runs"], running, module.check_mode)
             removed += clean_host(params, module.check_mode)
+            if params["on_storage"]:
+                with run_folder.acting_as(params["user"]):
+                    removed += clean_wheels(Path(params["shared_path"]), module.check_mode)
         if found:
             with run_folder.acting_as(params["user"]):
                 removed = remove_runs(found, module.check_mode) + removed

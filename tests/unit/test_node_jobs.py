@@ -172,3 +172,17 @@ def test_layers_that_no_job_names_go_once_they_are_old(host: Path):
     assert sorted(path.name for path in (host / "layers").iterdir()) == ["layer-used", "layer-young"]
     # With the job goes what only it has used.
     assert leftovers(host, jobs=[]) == ["train.env", "layer-used"]
+
+
+def test_wheels_of_layers_that_are_gone_go_once_they_are_old(host: Path):
+    (host / "layers/layer-used").mkdir(parents=True)
+    for name, age in (("layer-used", 9999), ("layer-old", 9999), ("layer-young", 0), ("cp311", 9999)):
+        folder = host / "shared/wheels" / name
+        folder.mkdir(parents=True)
+        (folder / "a.whl").write_bytes(b"wheel")
+        then = folder.stat().st_mtime - age
+        os.utime(folder, (then, then))
+    for check in (True, False):
+        (gone,) = job_clean.clean_wheels(host / "shared", check)
+        assert gone == {"path": f"{host}/shared/wheels/layer-old", "bytes": 5}
+    assert sorted(path.name for path in (host / "shared/wheels").iterdir()) == ["cp311", "layer-used", "layer-young"]
