@@ -15,7 +15,8 @@ module: follow
 short_description: Follow a job until it ends, or until its first step
 description:
   - Delegated to the host of node_rank 0, it asks for news over one connection and prints phases and progress.
-  - Ends with the result; fails when the job failed. Ending the playbook leaves the job running.
+  - Ends with the result; where the job failed, with C(failure), its sentence, and C(failed_with), lines to display.
+  - Ending the playbook leaves the job running.
 options:
   plan: {description: The plan of the launch., type: dict, required: true}
   wait_for: {description: When to return., type: str, choices: [end, first_step], default: end}
@@ -34,7 +35,7 @@ class ActionModule(ActionBase):
     """Loop over job_progress, print, decide when it is over."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the result of the job; `failed` with one sentence when it failed."""
+        """Return the result of the job; `failed` with one sentence when nobody can tell it."""
         super().run(tmp, task_vars)
         _, arguments = self.validate_argument_spec(
             {
@@ -112,10 +113,11 @@ class ActionModule(ActionBase):
         if outcome:
             look = self._settled(look, view, plan)
             if outcome["status"] == "failed":
+                # Told by the task that finds out why.
                 return {
-                    "failed": True,
-                    "msg": follow_view.failure_sentence(job, look["nodes"], outcome),
-                    "display": [
+                    "changed": False,
+                    "failure": follow_view.failure_sentence(job, look["nodes"], outcome),
+                    "failed_with": [
                         *follow_view.failure_lines(look["nodes"], outcome, plan["members"]),
                         f"run folder   {plan['run_dir']}",
                     ],

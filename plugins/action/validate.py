@@ -32,7 +32,7 @@ options:
     description: The playbook that asks.
     type: str
     required: true
-    choices: [site, train, resume, restart, follow, status, logs, stop, clean]
+    choices: [site, train, resume, restart, follow, status, logs, stop, clean, diagnose]
 author: [The ansible-torchrun authors]
 """
 

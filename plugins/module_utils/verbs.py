@@ -14,6 +14,10 @@ VERBS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "stop": {"job": JOB},
     "follow": {"job": JOB},
+    "diagnose": {
+        "job": JOB,
+        "logs": {"type": "str", "description": "Folder of logs on this machine to read instead of the hosts."},
+    },
     "clean": {
         "job": {**JOB, "default": "", "description": "Only runs of this job; those of all by default."},
         "keep": {"type": "int", "description": "So many runs of each job stay, the newest ones."},

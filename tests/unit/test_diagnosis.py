@@ -54,7 +54,14 @@ def test_the_first_in_time_is_the_cause_whatever_the_order_of_hosts():
     for sources in ([late, early], [early, late]):
         found = diagnose(sources)
         assert (found.host, found.rule) == ("b", "cuda-out-of-memory")
-        assert [later.line.host for later in found.timeline] == []  # a time before an exception is no last line of one
+        assert [(later.line.host, later.rule.name) for later in found.timeline] == [("a", "exception")]
+
+
+def test_what_an_agent_of_ours_passes_on_is_of_its_worker():
+    text = "2026-12-01T10:00:09Z node2:3: [rank3]: ValueError: odd\n2026-12-01T10:00:10Z another:4: ValueError: no\n"
+    (first, second) = events.lines_of([Source("node2", "agent", text)], NOW)
+    assert (first.kind, first.rank, first.text, first.time) == ("worker", 3, "ValueError: odd", NOW + 9)
+    assert (second.kind, second.rank) == ("agent", None)
 
 
 def test_a_failure_that_no_rule_knows_is_shown_and_not_guessed():

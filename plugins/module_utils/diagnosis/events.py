@@ -101,22 +101,21 @@ def lines_of(sources: Iterable[Source], now: float) -> list[Line]:
     found: list[Line] = []
     for source in sources:
         year = datetime.fromtimestamp(source.until or now, timezone.utc).year
+        # What an agent of ours passes on of its workers.
+        passed_on = re.compile(rf"^{re.escape(source.host)}:(?P<rank>\d+): ")
         time = None
-        for text in source.text.splitlines():
-            time = time_of(text, year, source.utc_offset) or time
-            if not text.strip():
+        for written in source.text.splitlines():
+            time = time_of(written, year, source.utc_offset) or time
+            text = DATES[0].sub("", written).strip()
+            if not text:
                 continue
-            found.append(
-                Line(
-                    source.host,
-                    _kind_of(text, source.kind),
-                    PREFIX.sub("", text).rstrip(),
-                    len(found),
-                    source.name,
-                    source.rank if source.rank is not None else rank_of(text),
-                    time or source.until,
-                )
-            )
+            kind, rank = _kind_of(text, source.kind), source.rank
+            worker = passed_on.match(text)
+            if worker:
+                kind, rank, text = "worker", int(worker["rank"]), text[worker.end() :]
+            rank = rank if rank is not None else rank_of(text)
+            text = PREFIX.sub("", text)
+            found.append(Line(source.host, kind, text, len(found), source.name, rank, time or source.until))
     return sorted(found, key=lambda line: (line.time if line.time is not None else float("inf"), line.order))
 
 

@@ -109,13 +109,13 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def timeline(matches: Sequence[Match], first: Match) -> list[Match]:
-    """Return what followed the first cause: of each rule and rank the first time."""
-    seen = {(first.rule.name, first.line.host, first.line.rank)}
+    """Return what followed the first cause elsewhere: the first line of each rank, and of each host's own logs."""
+    seen = {(first.line.host, first.line.rank), (first.line.host, None)}
     found = []
     for other in matches[matches.index(first) + 1 :]:
-        key = (other.rule.name, other.line.host, other.line.rank)
+        key = (other.line.host, other.line.rank)
         if key not in seen:
-            seen.add(key)
+            seen |= {key, (other.line.host, None)}
             found.append(other)
     return found[:TIMELINE]
 
