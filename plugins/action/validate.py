@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ options:
     description: The playbook that asks.
     type: str
     required: true
-    choices: [site, train, resume, restart, follow, status, logs, stop, clean, diagnose]
+    choices: [site, train, resume, restart, follow, status, logs, stop, clean, diagnose, preflight]
 author: [The ansible-torchrun authors]
 """
 
@@ -93,6 +94,8 @@ class ActionModule(ActionBase):
                 code_archive.files_of(Path(options["workdir"]))
         elif options.get("nnodes") is not None:
             rank_plan.plan(hosts, options["nnodes"])
+        if verb == "preflight":
+            facts["preflight_token"] = uuid.uuid4().hex[:12]  # one for all hosts, another each time
         if "env" in options:
             # Tokens do not belong in facts, which -v prints: the tasks that need env read it themselves.
             options["env"] = sorted(given_env.environment_of(self))

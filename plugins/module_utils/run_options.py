@@ -27,7 +27,7 @@ SYSTEM_FOLDERS = (
     "/tmp", "/usr", "/var",  # noqa: S108 (refused, not used)
 )  # fmt: skip
 # For these no job means every job.
-JOB_IS_OPTIONAL = ("status", "clean")
+JOB_IS_OPTIONAL = ("status", "clean", "preflight")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What torchrun and the guard decide: changing one of these would give a job wrong ranks.
 DECIDED = re.compile(

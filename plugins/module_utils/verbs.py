@@ -27,6 +27,16 @@ VERBS: dict[str, dict[str, dict[str, Any]]] = {
             "description": "Also remove runs that stopped or failed, and could be resumed.",
         },
     },
+    "preflight": {
+        "preflight": {
+            "type": "str",
+            "default": "strict",
+            "choices": ["warn", "strict"],
+            "description": "Whether a problem makes the playbook fail.",
+        },
+        "master_port": {"type": "int", "default": 29400, "description": "Port of the rendezvous to try too."},
+        "report": {"type": "str", "description": "File on this machine to write the findings to, as JSON."},
+    },
     "train": {
         "job": JOB,
         "nnodes": {"type": "raw", "description": "Number of nodes, or MIN:MAX (elastic); all hosts by default."},

@@ -1,0 +1,156 @@
+"""Action plugin: examine all hosts before a job, each step on every host, the last one on the controller."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.torchrun.cluster.plugins.module_utils import job_views
+from ansible_collections.torchrun.cluster.plugins.module_utils.preflight import checks
+from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.check_network import interface_of
+from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.findings import Cluster, Finding
+
+DOCUMENTATION = r"""
+module: preflight
+short_description: Examine all hosts before a job
+description:
+  - C(look) on every host makes its report, C(probe) on every host tries all others, C(judge) once says what is wrong.
+  - Fails when something is, unless O(mode) is C(warn).
+options:
+  step: {description: Which step., type: str, choices: [look, probe, judge], required: true}
+  mode: {description: What an error does., type: str, choices: [warn, strict], default: strict}
+  report: {description: File on this machine for the findings as JSON., type: str, default: ""}
+author: [The ansible-torchrun authors]
+"""
+
+# The rendezvous of a job that names none begins its search here.
+PORT = 29400
+
+
+class ActionModule(ActionBase):
+    """Hand each step what it needs of the others' answers."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what the step found."""
+        super().run(tmp, task_vars)
+        _, arguments = self.validate_argument_spec(
+            {
+                "step": {"type": "str", "choices": ["look", "probe", "judge"], "required": True},
+                "mode": {"type": "str", "choices": ["warn", "strict"], "default": "strict"},
+                "report": {"type": "str", "default": ""},
+            }
+        )
+        variables = task_vars or {}
+        if arguments["step"] == "judge":
+            return judge(variables, arguments["mode"], arguments["report"])
+        name, module, given = variables["inventory_hostname"], f"preflight_{arguments['step']}", common(variables)
+        if arguments["step"] == "look":
+            module = "preflight_facts"
+            given |= asked_of(variables, name)
+        else:
+            given |= tries_for(variables, name)
+        return self._execute_module(module_name=f"torchrun.cluster.{module}", module_args=given, task_vars=variables)
+
+
+def common(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what both steps on hosts are given. The token is the play's: the same on all hosts, another each time."""
+    cluster = variables["cluster"]
+    return {"user": cluster["user"], "shared_path": cluster["shared_path"], "token": variables["preflight_token"]}
+
+
+def nodes_of(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes that take part, in node_rank order."""
+    hosts = variables["ansible_play_hosts_all"]
+    return [node for node in variables["cluster"]["nodes"] if node["name"] in hosts]
+
+
+def asked_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what the module is asked on a host."""
+    nodes = nodes_of(variables)
+    mine = next(node for node in nodes if node["name"] == name)
+    return {
+        "host": name,
+        "address": mine["address"],
+        "names": [word for node in nodes for word in (node["alias"], node["name"])],
+        "peers": len(nodes) - 1,
+        "port": variables["run_options"].get("master_port") or PORT,
+    }
+
+
+def reports_of(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what each host answered to the steps so far."""
+    reports = {}
+    for node in nodes_of(variables):
+        host = variables["hostvars"][node["name"]]
+        looked, probed = (host.get(name) or {} for name in ("__looked", "__probed"))
+        if "report" not in looked:
+            reports[node["name"]] = {"problem": first_line(looked.get("msg", "no answer"))}
+            continue
+        reports[node["name"]] = {
+            **looked["report"],
+            **{key: probed[key] for key in ("probe", "tokens") if key in probed},
+        }
+    return reports
+
+
+def first_line(text: str) -> str:
+    """Return the first line of what Ansible says of a host that it cannot reach."""
+    return next((line.strip() for line in str(text).splitlines() if line.strip()), "no answer")
+
+
+def tries_for(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what a host is to try: every other host that listens."""
+    reports = reports_of(variables)
+    nodes = nodes_of(variables)
+    address = next(node["address"] for node in nodes if node["name"] == name)
+    link = interface_of(reports[name]["facts"], address)
+    return {
+        "peers": {
+            node["name"]: {"address": node["address"], "ports": reports[node["name"]]["listen"]["ports"]}
+            for node in nodes
+            if node["name"] != name and reports[node["name"]].get("listen", {}).get("ports")
+        },
+        "hosts": [node["name"] for node in nodes if "problem" not in reports[node["name"]]],
+        "mtu": link["mtu"] if link else 1500,
+    }
+
+
+def judge(variables: Mapping[str, Any], mode: str, report: str) -> dict[str, Any]:
+    """Return the table and the findings."""
+    cluster = Cluster(nodes_of(variables), variables["cluster"]["shared_path"], variables["cluster"]["user"])
+    found = checks.examine(cluster, reports_of(variables))
+    columns = list(checks.CHECKS)
+    lines = [*job_views.align(checks.table(cluster, found, columns)), *checks.lines(found)]
+    errors = [finding for finding in found if finding.severity == "error"]
+    result: dict[str, Any] = {
+        "changed": False,
+        "findings": checks.as_dicts(found),
+        "display": [job_views.printable(line) for line in lines],
+    }
+    if report:
+        problem = write(Path(report).expanduser(), cluster, found)
+        if problem:
+            return {**result, "failed": True, "msg": problem}
+    if errors and mode == "strict":
+        return {**result, "failed": True, "msg": sentence(errors)}
+    return result
+
+
+def sentence(errors: list[Finding]) -> str:
+    """Return one sentence for all that stands in a job's way."""
+    more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return f"{errors[0].what}{more}: see above for what to do, or give -e preflight=warn to go on all the same."
+
+
+def write(path: Path, cluster: Cluster, found: list[Finding]) -> str | None:
+    """Write the findings as JSON; return a sentence where that fails."""
+    content = {"time": time.time(), "hosts": cluster.names, "findings": checks.as_dicts(found)}
+    try:
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        return f"report {path} cannot be written: {error.strerror or error}."
+    return None
