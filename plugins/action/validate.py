@@ -84,7 +84,7 @@ class ActionModule(ActionBase):
             "shared_path": run_options.checked_shared_path(self._cluster_wide("shared_storage_path", names, hostvars)),
             "nodes": [rank_plan.as_dict(node) for node in nodes],
         }
-        facts = {"cluster": cluster, "run_options": options}
+        facts: dict[str, Any] = {"cluster": cluster, "run_options": options}
         if verb == "train":
             plan = rank_plan.plan(hosts, options["nnodes"])
             launch_plan.check_all_take_part(plan, variables["ansible_play_hosts_all"])

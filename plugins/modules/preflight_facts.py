@@ -39,6 +39,7 @@ report: {description: What was found., type: dict, returned: always}
 """
 
 import contextlib
+import pwd
 import re
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
     try:
         with run_folder.acting_as(params["user"]):
             report["storage"] = facts.storage(shared)
+            report["mesh"] = facts.mesh(Path(pwd.getpwnam(params["user"]).pw_dir))
             leave_token(shared, params["host"], params["token"])
     except KeyError:
         report["storage"] = {**facts.storage(shared), "writable": False, "problem": f"no account {params['user']}"}

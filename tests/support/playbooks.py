@@ -49,14 +49,14 @@ class Run:
 Play = Callable[..., Run]
 
 
-def play(playbook: str, *words: str, inventory: Path) -> Run:
-    """Run a playbook with the given words of a command line."""
+def play(playbook: str, *words: str, inventory: Path, overrides: Path | None = None) -> Run:
+    """Run a playbook with the given words of a command line; `overrides` is an inventory that wins over the first."""
     with tempfile.TemporaryDirectory(prefix="torchrun-e2e-") as folder:
         runner = ansible_runner.run(
             private_data_dir=folder,
             project_dir=str(ROOT),
             playbook=str(ROOT / playbook),
-            inventory=str(inventory),
+            inventory=[str(path) for path in (inventory, overrides) if path],
             cmdline=" ".join(words) or None,
             envvars={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "PATH": f"{TOOLS}:{os.environ['PATH']}"},
             quiet=True,

@@ -52,21 +52,20 @@ def storage(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding
                 "`ansible-playbook playbooks/clean.yml` removes old runs",
                 "error" if mounted["free"] < LEAST_FREE // 50 else "warning",
             )  # fmt: skip
-    tokens = {host: frozenset(report["tokens"]) for host, report in reports.items() if "tokens" in report}
-    seen = {host: sorted(tokens[host]) for host in tokens}
-    for host, read in seen.items():
-        missing = [other for other in tokens if other not in read and other not in explained]
-        alone = len(missing) >= len(tokens) - 1 > 0 and len(tokens) > 2
-        if missing and host not in explained and (alone or len(tokens) == 2):
-            explained |= {host, *(tokens if len(tokens) == 2 else ())}
-            where = found.get(host, {})
-            has = " ".join(str(where.get(name, "")) for name in ("type", "source"))
-            yield Finding(
-                "storage", (host,), "other",
-                f"{host} does not see at {path} what {', '.join(other for other in missing if other != host)} wrote "
-                f"there (it has {has} mounted at {where.get('point', '')})",
-                "it is not the same storage: checkpoints and code would be missing", again,
-            )  # fmt: skip
+    tokens = {host: set(report["tokens"]) for host, report in reports.items() if "tokens" in report}
+    for host, seen in tokens.items():
+        others = [other for other in tokens if other not in (host, *explained)]
+        unseen = [other for other in others if other not in seen]
+        # Of more than two, the one that sees none of the others is apart; of two nobody knows which.
+        if host in explained or not unseen or len(unseen) < len(others):
+            continue
+        apart = (host,) if len(tokens) > 2 else tuple(tokens)
+        explained |= set(apart)
+        has = "; ".join(f"{each} has {found[each]['type']} {found[each]['source']}" for each in apart if each in found)
+        yield Finding(
+            "storage", apart, "other", f"{host} does not see at {path} what {', '.join(unseen)} wrote there ({has})",
+            "it is not the same storage: checkpoints and code would be missing", again,
+        )  # fmt: skip
 
 
 def limits(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:

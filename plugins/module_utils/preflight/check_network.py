@@ -144,6 +144,34 @@ def reach(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def mesh(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
+    """Whether the account of jobs can go from every host to every other by SSH."""
+    found = {host: report["mesh"] for host, report in reports.items() if "mesh" in report}
+    alias = {node["name"]: node["alias"] for node in cluster.nodes}
+    site = "run `ansible-playbook site.yml`, which hands out all keys"
+    for host, mine in found.items():
+        closed = [
+            peer for peer, other in found.items() if peer != host and not set(other["own"]) & set(mine["accepts"])
+        ]
+        unknown = [
+            peer
+            for peer, other in found.items()
+            if peer != host and not set(other["host"]) & set(mine["knows"].get(alias[peer], []))
+        ]
+        if closed or not mine["own"]:
+            what = f"{host} does not let {cluster.user} of {', '.join(closed)} in by SSH"
+            if not mine["own"]:
+                what = f"{cluster.user} of {host} has no SSH key"
+            why = "tools that go from node to node by themselves (mpirun, rsync, DeepSpeed's launcher) fail"
+            yield Finding("mesh", (host,), "closed", what, why, site, "warning")
+        if unknown:
+            yield Finding(
+                "mesh", (host,), "unknown",
+                f"{host} does not know the host key of {', '.join(unknown)}, or knows another",
+                "SSH from there asks or refuses", site, "warning",
+            )  # fmt: skip
+
+
 def clock(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
     """Whether the clocks agree."""
     offsets: dict[str, list[float]] = {}

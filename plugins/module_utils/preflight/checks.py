@@ -15,6 +15,7 @@ from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.check_h
 )
 from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.check_network import (
     clock,
+    mesh,
     names,
     network,
     ports,
@@ -32,6 +33,7 @@ CHECKS: dict[str, Check] = {
     "network": network,
     "ports": ports,
     "reach": reach,
+    "mesh": mesh,
     "clock": clock,
     "storage": storage,
     "limits": limits,

@@ -228,6 +228,25 @@ def preloads(root: Path = ROOT) -> list[str]:
     return found
 
 
+def mesh(home: Path, root: Path = ROOT) -> dict[str, Any]:
+    """Return the keys of an account and of this host, and those that each is ready to accept: type and key alone."""
+
+    def keys(text: str) -> list[str]:
+        return re.findall(r"(?:^|\s)(ssh-ed25519 \S+)", text, re.MULTILINE)
+
+    known: dict[str, list[str]] = {}
+    for line in text_of(root / "etc/ssh/ssh_known_hosts").splitlines():
+        names, _, key = line.partition(" ")
+        for name in names.split(",") if not line.startswith("#") else []:
+            known.setdefault(name, []).extend(keys(key))
+    return {
+        "own": keys(text_of(home / ".ssh/id_ed25519.pub")),
+        "accepts": keys(text_of(home / ".ssh/authorized_keys")),
+        "host": keys(text_of(root / "etc/ssh/ssh_host_ed25519_key.pub")),
+        "knows": known,
+    }
+
+
 def of_node(job: str, names: Sequence[str], running: Sequence[str]) -> dict[str, Any]:
     """Return all of it but the storage. `names` are resolved; `running` are the jobs whose unit runs here."""
     links = interfaces()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+LOCK = Path("/run/lock/torchrun-preflight")
 LISTEN_SECONDS = 60.0
 LAST_SECONDS = 5.0
 CONNECT_SECONDS = 3.0
@@ -29,21 +32,27 @@ def listen(address: str, port: int, host: str, peers: int) -> dict[str, Any]:
     sends datagrams to the high port back. Returns `ports`: the random one and, if it could be bound, `port`; and
     `busy`: why it could not.
     """
+    lock = _end_the_last_one()
     listeners = [socket.create_server((address, 0), family=_family(address))]
     busy = ""
     if port:
         try:
             listeners.append(socket.create_server((address, port), family=_family(address)))
         except OSError as error:
-            busy = error.strerror or str(error)
+            busy = os.strerror(error.errno) if error.errno else str(error)
     ports = [listener.getsockname()[1] for listener in listeners]
     datagrams = socket.socket(_family(address), socket.SOCK_DGRAM)
     datagrams.bind((address, ports[0]))
     if os.fork() == 0:
-        _detach([*listeners, datagrams])
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        _detach([*listeners, datagrams], lock)
         with contextlib.suppress(Exception):
             _serve(listeners, datagrams, host, peers)
         os._exit(0)
+    lock.close()
     for each in (*listeners, datagrams):
         each.close()
     return {"ports": ports, "busy": busy}
@@ -53,10 +62,23 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _detach(keep: Sequence[socket.socket]) -> None:
+def _end_the_last_one() -> TextIO:
+    """End the listener of an earlier examination, which may still wait; return the file that one holds locked."""
+    lock = LOCK.open("a+")
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        lock.seek(0)
+        with contextlib.suppress(ValueError, ProcessLookupError):
+            os.kill(int(lock.read()), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _detach(keep: Sequence[socket.socket], lock: TextIO) -> None:
     """Leave the caller's session and close what it has open: it shall not wait for this process."""
     os.setsid()
-    kept = {each.fileno() for each in keep}
+    kept = {lock.fileno(), *(each.fileno() for each in keep)}
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
