@@ -19,6 +19,7 @@ from ansible_collections.torchrun.cluster.plugins.module_utils import (
     launch_plan,
     rank_plan,
 )
+from ansible_collections.torchrun.cluster.plugins.module_utils.preflight import checks, findings
 
 DOCUMENTATION = r"""
 module: plan_launch
@@ -58,6 +59,7 @@ class ActionModule(ActionBase):
             )
             for node in placed.members
         }
+        warnings = examined(cluster, placed, nproc, reports, options["preflight"])
         env, job = given_env.environment_of(self, given_env.earlier_of(variables)), options["job"]
         # A job that is resumed runs the code that is in its run folder.
         archive = None if launch.get("resumes") else self._archive(options)
@@ -95,6 +97,11 @@ class ActionModule(ActionBase):
                     "python": hostvars[node.name].get("__layer", {}).get("python") or reports[node.name]["python"],
                 }
                 for node in placed.members
+            },
+            "listeners": {
+                node.name: {"address": node.address, "ports": reports[node.name]["examination"]["ports"]}
+                for node in placed.members
+                if reports[node.name]["examination"] and reports[node.name]["examination"]["ports"]
             },
             "program": specification["program"],
             "reports_steps": specification["program"].get("module") == job_env.PACKAGED_TRAINER,
@@ -143,7 +150,7 @@ class ActionModule(ActionBase):
         if prepared.get("failed"):
             return prepared
         took = f"checked in {begun - launch['validated']:.1f} s, planned and copied in {time.time() - begun:.1f} s"
-        display = [f"  launch {identity}: {placed.nnodes} nodes, world size {placed.world_size} ({took})"]
+        display = [*warnings, f"  launch {identity}: {placed.nnodes} nodes, world size {placed.world_size} ({took})"]
         if prepared["moved_to"]:
             display.append(f"  the finished run of before is now in {prepared['moved_to']}")
         if prepared["continues"]:
@@ -177,6 +184,29 @@ class ActionModule(ActionBase):
             file.flush()
             self._transfer_file(file.name, remote)
         return str(remote)
+
+
+def examined(
+    cluster: Mapping[str, Any],
+    placed: rank_plan.Plan,
+    nproc: Mapping[str, int],
+    reports: Mapping[str, Mapping[str, Any]],
+    mode: str,
+) -> list[str]:
+    """Judge what the members said of themselves; return lines for warnings. Raises LaunchError for an error."""
+    if mode == "skip":
+        return []
+    nodes = [{**rank_plan.as_dict(node), "nproc_per_node": nproc[node.name]} for node in placed.members]
+    found = checks.examine(
+        findings.Cluster(nodes, cluster["shared_path"], cluster["user"]),
+        {host: report["examination"] for host, report in reports.items()},
+    )
+    for finding in found:
+        if finding.severity == "error" and mode == "strict":
+            raise launch_plan.LaunchError(
+                f"{finding.what}: {finding.why}. To mend it: {finding.do}. -e preflight=warn launches all the same."
+            )
+    return [f"  warning: {finding.what}; {finding.do}" for finding in found]
 
 
 def place(

@@ -56,6 +56,9 @@ class ActionModule(ActionBase):
                 "job": job.name,
                 "launch": job.launch,
                 "slots": host_slots,
+                "peers": {
+                    name: peer for name, peer in plan["listeners"].items() if name != variables["inventory_hostname"]
+                },
                 "environment_file": job_env.environment_file(job_env.environment(job, member)),
             },
             task_vars=variables,

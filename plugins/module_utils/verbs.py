@@ -79,6 +79,12 @@ VERBS: dict[str, dict[str, dict[str, Any]]] = {
             "type": "str",
             "description": "Requirements file on this machine: packages for this job, on top of the nodes' venv.",
         },
+        "preflight": {
+            "type": "str",
+            "default": "strict",
+            "choices": ["skip", "warn", "strict"],
+            "description": "Examine the hosts first, and refuse where something is wrong; warn: say it; skip: do not.",
+        },
         "wait": {
             "type": "bool",
             "default": True,
@@ -90,9 +96,10 @@ VERBS: dict[str, dict[str, dict[str, Any]]] = {
 # What a job that is launched again may have otherwise; without them it has what it had.
 OPTIONS_OF_RESUME = (
     "job", "nnodes", "nproc_per_node", "master_port", "max_restarts", "hang_timeout", "env", "env_file", "wait",
+    "preflight",
 )  # fmt: skip
 VERBS["resume"] = {
-    name: {**VERBS["train"][name], **({} if name in ("job", "env", "wait") else {"default": None})}
+    name: {**VERBS["train"][name], **({} if name in ("job", "env", "wait", "preflight") else {"default": None})}
     for name in OPTIONS_OF_RESUME
 }
 VERBS["restart"] = VERBS["resume"]

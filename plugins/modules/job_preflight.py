@@ -13,12 +13,17 @@ options:
   job: {description: Name of the job., type: str, required: true}
   user: {description: Account that the job runs as., type: str, required: true}
   shared_path: {description: The shared storage., type: path, required: true}
+  host: {description: Name of this host in the inventory., type: str, required: true}
   address: {description: This host's address on the training network., type: str, required: true}
   aliases: {description: "Address of each member, by its alias.", type: dict, required: true}
   master_port:
     description: Port of the rendezvous on the host of node_rank 0; without it the first free one from 29400 on.
     type: int
   is_master: {description: Whether this is the host of node_rank 0., type: bool, required: true}
+  thorough:
+    description: Also look at all that C(preflight.yml) looks at, and listen for C(job_start) of the other members.
+    type: bool
+    default: true
 author: [The ansible-torchrun authors]
 """
 
@@ -26,6 +31,7 @@ EXAMPLES = r"""
 - name: Find out whether this host can run the job
   torchrun.cluster.job_preflight:
     job: train
+    host: node1
     user: trainer
     shared_path: /srv/torchrun
     address: 10.0.0.11
@@ -49,6 +55,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchrun.cluster.plugins.module_utils import node, run_folder, slots
+from ansible_collections.torchrun.cluster.plugins.module_utils.preflight import facts, network
 
 UNIT = Path("/etc/systemd/system/torchrun@.service")
 VENV = Path("/opt/torchrun/venv")
@@ -168,11 +175,26 @@ def examine(params: dict[str, Any]) -> dict[str, Any]:
         "running_launch": running.get(job, {}).get("TORCHRUN_LAUNCH", ""),
         "description": described,
         "master_port": port,
+        "examination": examination(params, running) if params["thorough"] else None,
         "others": {
             name: {"slots": int(variables["PET_NPROC_PER_NODE"]), "gpus": variables.get("CUDA_VISIBLE_DEVICES")}
             for name, variables in others.items()
             if "PET_NPROC_PER_NODE" in variables
         },
+    }
+
+
+def examination(params: dict[str, Any], running: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """Return what the controller judges."""
+    peers, host = len(params["aliases"]) - 1, params["host"]
+    with run_folder.acting_as(params["user"]):
+        storage = facts.storage(Path(params["shared_path"]))
+    listens = peers and not params["check"] and params["job"] not in running
+    return {
+        "facts": facts.of_node(params["job"], list(params["aliases"]), list(running)),
+        "storage": storage,
+        "busy": sorted(running),
+        "ports": network.listen(params["address"], 0, host, peers)["ports"] if listens else [],
     }
 
 
@@ -187,11 +209,13 @@ def main() -> None:
             "aliases": {"type": "dict", "required": True},
             "master_port": {"type": "int"},
             "is_master": {"type": "bool", "required": True},
+            "host": {"type": "str", "required": True},
+            "thorough": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
     try:
-        report = examine(module.params)
+        report = examine({**module.params, "check": module.check_mode})
     except PreflightError as error:
         module.fail_json(msg=str(error))
     except KeyError:

@@ -13,6 +13,10 @@ options:
   job: {description: Name of the job., type: str, required: true}
   launch: {description: Id of the launch., type: str, required: true}
   environment_file: {description: Text of the environment file., type: str, required: true}
+  peers:
+    description: C(address) and C(ports) of the other members that listen, by name; each is tried first.
+    type: dict
+    default: {}
   slots: {description: Processes of all jobs together that this host takes., type: int, required: true}
 author: [The ansible-torchrun authors]
 """
@@ -34,6 +38,18 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder, slots
+from ansible_collections.torchrun.cluster.plugins.module_utils.preflight import network
+
+
+def unreached(peers: dict[str, dict[str, Any]]) -> str | None:
+    """Try the other members; return a sentence where one is not reached."""
+    for peer, tried in network.probe(peers).items():
+        if "problem" in tried:
+            return (
+                f"{peer} ({peers[peer]['address']}) is not reached from this host on high ports ({tried['problem']}), "
+                "which NCCL and gloo choose: run `ansible-playbook playbooks/preflight.yml`, or give -e preflight=skip."
+            )
+    return None
 
 
 def start(module: AnsibleModule, params: dict[str, Any], state: dict[str, str]) -> None:
@@ -66,6 +82,7 @@ def main() -> None:
             # It may hold the user's tokens.
             "environment_file": {"type": "str", "required": True, "no_log": True},
             "slots": {"type": "int", "required": True},
+            "peers": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -74,6 +91,9 @@ def main() -> None:
     if run_folder.is_wanted(state) and run_folder.read_environment_file(job).get("TORCHRUN_LAUNCH") == launch:
         module.exit_json(changed=False)
     if not module.check_mode:
+        unreachable = unreached(module.params["peers"])
+        if unreachable:
+            module.fail_json(msg=unreachable)
         try:
             with run_folder.one_launch_at_a_time():
                 others = {name: taken for name, taken in run_folder.jobs_on_host().items() if name != job}

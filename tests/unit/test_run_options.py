@@ -140,7 +140,7 @@ def test_what_resume_is_not_given_stays_open(verb: str):
     options, _ = role_specs.converted(run_options.VERBS[verb], {"nnodes": 1})
     assert run_options.checked(verb, options, Path("/")) == {
         "job": "train", "nnodes": 1, "nproc_per_node": None, "master_port": None, "max_restarts": None,
-        "hang_timeout": None, "env": {}, "env_file": None, "wait": True,
+        "hang_timeout": None, "env": {}, "env_file": None, "wait": True, "preflight": "strict",
     }  # fmt: skip
     assert "but of train.yml" in (run_options.unknown_option("script", verb, KNOWN) or "")
 

@@ -14,7 +14,7 @@ from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.finding
 
 SHM = "/dev/shm"  # noqa: S108 (a name)
 LEAST_FREE = 5 << 30
-LEAST_SHM = 64 << 20
+LEAST_SHM = 32 << 20
 LEAST_FILES = 65536
 
 

@@ -150,11 +150,11 @@ def path_carries(address: str, port: int, mtu: int) -> bool | None:
     return answers[1] if answers[0] else None
 
 
-def probe(peers: Mapping[str, Mapping[str, Any]], mtu: int) -> dict[str, dict[str, Any]]:
+def probe(peers: Mapping[str, Mapping[str, Any]], mtu: int | None = None) -> dict[str, dict[str, Any]]:
     """Try all peers at once. `peers` has `address` and `ports` (as `listen` returned them) of each, by name.
 
     Returns by name what `reach` found on the random port, with `rendezvous` (the same for the other port, if it was
-    bound) and `mtu` (see `path_carries`).
+    bound) and, where an MTU is given, `mtu` (see `path_carries`).
     """
 
     def one(peer: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def probe(peers: Mapping[str, Mapping[str, Any]], mtu: int) -> dict[str, dict[st
         found = reach(peer["address"], high)
         if others:
             found["rendezvous"] = reach(peer["address"], others[0])
-        if "problem" not in found:
+        if "problem" not in found and mtu:
             found["mtu"] = path_carries(peer["address"], high, mtu)
         return found
 
