@@ -71,7 +71,7 @@ def gpus(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
             if arches and not any(arch == wanted or _runs_on(arch, wanted) for arch in arches):
                 yield Finding(
                     "gpus", (host,), "too new" if wanted > max(arches) else "too old",
-                    f"{host} has a {gpu['name']} ({wanted}), and this PyTorch is built for {', '.join(arches)}",
+                    f"{host} has the GPU {gpu['name']} ({wanted}), and this PyTorch is built for {', '.join(arches)}",
                     "it has no kernels for that GPU", f"choose another build (pytorch_backend), or leave {host} out",
                 )  # fmt: skip
                 break
