@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.torchrun.cluster.plugins.module_utils import job_views
-from ansible_collections.torchrun.cluster.plugins.module_utils.preflight import checks
+from ansible_collections.torchrun.cluster.plugins.module_utils.preflight import checks, collective
 from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.check_network import interface_of
 from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.findings import Cluster, Finding
 
@@ -21,12 +21,17 @@ description:
   - C(look) on every host makes its report, C(probe) on every host tries all others, C(judge) once says what is wrong.
   - Fails when something is, unless O(mode) is C(warn).
 options:
-  step: {description: Which step., type: str, choices: [look, probe, judge], required: true}
+  step:
+    description: Which step; the last two are for the test of collective operations, which C(preflight_collective) runs.
+    type: str
+    choices: [look, probe, judge, plan_collective, judge_collective]
+    required: true
   mode: {description: What an error does., type: str, choices: [warn, strict], default: strict}
   report: {description: File on this machine for the findings as JSON., type: str, default: ""}
 author: [The ansible-torchrun authors]
 """
 
+STEPS = ["look", "probe", "judge", "plan_collective", "judge_collective"]
 # The rendezvous of a job that names none begins its search here.
 PORT = 29400
 
@@ -39,7 +44,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         _, arguments = self.validate_argument_spec(
             {
-                "step": {"type": "str", "choices": ["look", "probe", "judge"], "required": True},
+                "step": {"type": "str", "choices": STEPS, "required": True},
                 "mode": {"type": "str", "choices": ["warn", "strict"], "default": "strict"},
                 "report": {"type": "str", "default": ""},
             }
@@ -47,6 +52,10 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         if arguments["step"] == "judge":
             return judge(variables, arguments["mode"], arguments["report"])
+        if arguments["step"] == "plan_collective":
+            return {"changed": False, "ansible_facts": {"collective": plan_collective(variables)}}
+        if arguments["step"] == "judge_collective":
+            return judge_collective(variables, arguments["mode"])
         name, module, given = variables["inventory_hostname"], f"preflight_{arguments['step']}", common(variables)
         if arguments["step"] == "look":
             module = "preflight_facts"
@@ -138,6 +147,41 @@ def judge(variables: Mapping[str, Any], mode: str, report: str) -> dict[str, Any
     if errors and mode == "strict":
         return {**result, "failed": True, "msg": sentence(errors)}
     return result
+
+
+def plan_collective(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of preflight_collective that all hosts share."""
+    reports, nodes = reports_of(variables), nodes_of(variables)
+    processes = [
+        len(reports[node["name"]]["facts"]["gpus"]) or 1 if node["nproc_per_node"] == "auto" else node["nproc_per_node"]
+        for node in nodes
+    ]
+    return {
+        "hosts": [node["name"] for node in nodes],
+        "addresses": {node["name"]: node["address"] for node in nodes},
+        "processes": [int(count) for count in processes],
+        "master_addr": nodes[0]["address"],
+        "master_port": reports[nodes[0]["name"]]["free_port"],
+    }
+
+
+def judge_collective(variables: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """Return what the test of collective operations showed."""
+    plan = variables["collective"]
+    hosts, processes = plan["hosts"], plan["processes"]
+    answers = [variables["hostvars"][host].get("__collected") or {} for host in hosts]
+    ranks = {int(rank): found for answer in answers for rank, found in answer.get("ranks", {}).items()}
+    found = list(collective.problems(ranks, hosts, processes))
+    shown: list[str] = []
+    if not found:
+        earlier = answers[0].get("earlier")
+        result = {**ranks[0], "pairs": {name: pair for rank in ranks.values() for name, pair in rank["pairs"].items()}}
+        found = list(collective.slow(result, earlier, hosts, processes))
+        shown = collective.lines(result, earlier, hosts, processes)
+    errors = [finding for finding in found if finding.severity == "error"]
+    shown = [job_views.printable(line) for line in [*shown, *checks.lines(found)]]
+    result = {"changed": False, "findings": checks.as_dicts(found), "display": shown}
+    return {**result, "failed": True, "msg": sentence(errors)} if errors and mode == "strict" else result
 
 
 def sentence(errors: list[Finding]) -> str:

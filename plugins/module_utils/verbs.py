@@ -35,6 +35,12 @@ VERBS: dict[str, dict[str, dict[str, Any]]] = {
             "description": "Whether a problem makes the playbook fail.",
         },
         "master_port": {"type": "int", "default": 29400, "description": "Port of the rendezvous to try too."},
+        "deep": {
+            "type": "bool",
+            "default": False,
+            "description": "Also test collective operations over all ranks: are sums right, and how fast.",
+        },
+        "pairs": {"type": "bool", "default": False, "description": "deep, and between each pair of hosts."},
         "report": {"type": "str", "description": "File on this machine to write the findings to, as JSON."},
     },
     "train": {

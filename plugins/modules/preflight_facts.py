@@ -41,6 +41,7 @@ report: {description: What was found., type: dict, returned: always}
 import contextlib
 import pwd
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
         report["listen"] = network.listen(params["address"], params["port"], params["host"], params["peers"])
     except OSError:  # not an address of this host: its interfaces tell
         report["listen"] = {"ports": [], "busy": ""}
+    with contextlib.suppress(OSError), socket.create_server((params["address"], 0)) as free:
+        report["free_port"] = free.getsockname()[1]
     if report["listen"]["busy"]:
         report["listener"] = listener_of(params["port"])
     return report

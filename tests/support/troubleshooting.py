@@ -18,10 +18,10 @@ HEAD = """# From symptom to cause
 
 This page is written by `tests/support/troubleshooting.py` from the rules and from the faults that the tests make.
 
-`ansible-playbook playbooks/preflight.yml` examines the hosts before a job, and `train.yml` does so by itself;
+`ansible-playbook playbooks/preflight.yml` examines the hosts before a job, and `train.yml` does so by itself.
 `ansible-playbook playbooks/diagnose.yml -e job=NAME` finds the first cause of a failure over all hosts, as a failed
-`train.yml` does by itself; with `-e logs=DIR` it reads a folder of logs of any launcher, each host's in a folder or file
-of its name.
+`train.yml` does by itself; with `-e logs=DIR` it reads a folder of logs of any launcher, each host's in a folder or
+file of its name.
 
 What needs GPUs, InfiniBand or NVSwitch was tried on logs and made-up reports alone, never on such hardware.
 
@@ -43,7 +43,8 @@ Each line is a fault that `tests/e2e/test_preflight.py` makes on real nodes.
 RULES = f"""
 ## What lines of logs mean
 Each rule is tried on the log of its name in `{LOGS}`. One more needs an entry in
-`plugins/module_utils/diagnosis/rules.yml` and its log. A *suspect* is named only where nothing explains the failure by itself; a *consequence* is never the cause.
+`plugins/module_utils/diagnosis/rules.yml` and its log. A *suspect* is named only where nothing explains the failure by
+itself; a *consequence* is never the cause.
 
 | rule | cause | what to do |
 | --- | --- | --- |
