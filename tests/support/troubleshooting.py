@@ -1,6 +1,6 @@
 """The page docs/troubleshooting.md, from the rules of the diagnosis and the faults that tests make on real nodes.
 
-Run it to write the page anew: PYTHONPATH=collections:tests/support:tests/e2e .venv/bin/python -m troubleshooting
+Run it to write the page anew: PYTHONPATH=collections:tests/support .venv/bin/python -m troubleshooting
 """
 
 from __future__ import annotations
