@@ -166,6 +166,15 @@ def test_a_run_folder_of_ours(tmp_path: Path):
     assert (found.host, found.rank, found.rule) == ("n2", 2, "early-exit")
 
 
+def test_a_hang_that_an_agent_kept_is_told(tmp_path: Path):
+    put(tmp_path / "job.yml", json.dumps({"nodes": [{"name": "n1", "ranks": [0, 1]}]}), 0)
+    hang = {"time": NOW, "silent": "rank 0 after step 120, rank 1 after step 121", "stacks": ["logs/n1/stack-rank-0"]}
+    put(tmp_path / "nodes/n1.json", json.dumps({"hangs": [hang]}), NOW)
+    found = diagnose(folder.read(tmp_path)[0])
+    assert (found.host, found.rule) == ("n1", "hang")
+    assert found.cause == "a rank stood still (rank 0 after step 120, rank 1 after step 121)"
+
+
 def test_of_a_large_log_beginning_and_end_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(folder, "MOST_BYTES", 40)
     put(tmp_path / "a/x.log", "begin " + "x" * 1000 + " end", NOW)

@@ -75,7 +75,7 @@ def of_report(host: str, report: dict[str, Any]) -> Iterator[Source]:
         text = "\n".join([*failure.get("traceback", [])[:-1], message or how])
         yield Source(host, "state", f"{text}\n{how}", "report", failure.get("rank"), failure.get("time"))
     for hang in report.get("hangs", []):
-        yield Source(host, "state", str(hang.get("who", "")), "report", None, hang.get("time"))
+        yield Source(host, "state", str(hang.get("silent", "")), "report", None, hang.get("time"))
 
 
 def _files(folder: Path) -> Iterator[Source]:
