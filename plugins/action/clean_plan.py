@@ -6,6 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.torchrun.cluster.plugins.module_utils import clean_plan, run_history
+from ansible_collections.torchrun.cluster.plugins.module_utils.answers import of_hosts
 
 DOCUMENTATION = r"""
 module: clean_plan
@@ -31,7 +32,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         options = variables["run_options"]
         names = variables["ansible_play_hosts_all"]
-        answers = {host: variables["hostvars"][host].get(arguments["answers"]) or {} for host in names}
+        answers = of_hosts(arguments["answers"], variables)
         jobs = {host: answer.get("jobs") for host, answer in answers.items()}
         runs = run_history.of_answers(answers)
         if runs is None:

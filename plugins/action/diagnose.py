@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.torchrun.cluster.plugins.module_utils import job_views
+from ansible_collections.torchrun.cluster.plugins.module_utils import answers, job_views
 from ansible_collections.torchrun.cluster.plugins.module_utils.diagnosis import events, finding, folder, rules
 
 DOCUMENTATION = r"""
@@ -54,8 +54,8 @@ class ActionModule(ActionBase):
             if arguments["logs"]:
                 sources, ranks = folder.read(Path(arguments["logs"]).expanduser())
             else:
-                answers = answers_of(arguments["answers"], task_vars or {})
-                told = {host: answer for host, answer in answers.items() if "sources" in answer}
+                answered = answers.of_hosts(arguments["answers"], task_vars or {})
+                told = {host: answer for host, answer in answered.items() if "sources" in answer}
                 description = next((answer["description"] for answer in told.values() if answer["description"]), None)
                 if description is None:
                     problem = (
@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
                     )
                     return {"failed": True, "msg": problem}
                 members = [node["name"] for node in description["nodes"]]
-                sources, ranks = sources_of(answers, members), folder.ranks_of(description)
+                sources, ranks = sources_of(answered, members), folder.ranks_of(description)
                 since = max((answer["progressed"] for answer in told.values() if "progressed" in answer), default=None)
                 shown += [] if arguments["failure"] else [state_of(arguments["job"], told)]
         except (folder.FolderError, rules.RuleError) as error:
@@ -78,16 +78,11 @@ class ActionModule(ActionBase):
         return {**result, "failed": True, "msg": arguments["failure"]} if arguments["failure"] else result
 
 
-def answers_of(name: str, variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what each host of the play answered."""
-    return {host: variables["hostvars"][host].get(name) or {} for host in variables["ansible_play_hosts_all"]}
-
-
-def sources_of(answers: Mapping[str, Mapping[str, Any]], members: list[str]) -> list[events.Source]:
+def sources_of(answered: Mapping[str, Mapping[str, Any]], members: list[str]) -> list[events.Source]:
     """Return the logs of all members. A member that does not answer is a sign too."""
     sources = []
     for host in members:
-        answer = answers.get(host, {})
+        answer = answered.get(host, {})
         if "sources" not in answer:
             text = f"{host} cannot be reached over SSH: {answer.get('msg', 'no answer')}"
             sources.append(events.Source(host, "state", text, "controller"))
@@ -100,10 +95,10 @@ def sources_of(answers: Mapping[str, Mapping[str, Any]], members: list[str]) -> 
     return sources
 
 
-def state_of(job: str, answers: Mapping[str, Mapping[str, Any]]) -> str:
+def state_of(job: str, told: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a line on how the job is."""
-    outcome = next((answer["outcome"] for answer in answers.values() if answer["outcome"]), None)
+    outcome = next((answer["outcome"] for answer in told.values() if answer["outcome"]), None)
     if outcome:
         return f"job {job}: {outcome['status']}"
-    running = sorted(host for host, answer in answers.items() if answer["active"])
+    running = sorted(host for host, answer in told.items() if answer["active"])
     return f"job {job}: runs on {', '.join(running)}" if running else f"job {job}: runs nowhere, and has not ended"

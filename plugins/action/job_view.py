@@ -7,6 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.torchrun.cluster.plugins.module_utils import clean_plan, job_views, run_history
+from ansible_collections.torchrun.cluster.plugins.module_utils.answers import of_hosts
 
 DOCUMENTATION = r"""
 module: job_view
@@ -42,14 +43,16 @@ class ActionModule(ActionBase):
         )
         variables = task_vars or {}
         job, name = arguments["job"], arguments["answers"]
-        answers = {host: variables["hostvars"][host].get(name, {}) for host in variables["ansible_play_hosts_all"]}
+        answered = of_hosts(name, variables)
         silent = [
-            host for host, answer in answers.items() if not answer or answer.get("unreachable") or answer.get("skipped")
+            host
+            for host, answer in answered.items()
+            if not answer or answer.get("unreachable") or answer.get("skipped")
         ]
-        told = {host: answer for host, answer in answers.items() if host not in silent}
+        told = {host: answer for host, answer in answered.items() if host not in silent}
         view = arguments["view"]
         if view == "status":
-            jobs = {host: told[host]["jobs"] if host in told else None for host in answers}
+            jobs = {host: told[host]["jobs"] if host in told else None for host in answered}
             runs = run_history.of_answers(told)
             known: dict[str, Any] = {**jobs, "the shared storage": {run["job"]: {} for run in runs or []}}
             problem = job_views.known_elsewhere(known, job) if not silent else None

@@ -12,6 +12,7 @@ from ansible_collections.torchrun.cluster.plugins.module_utils import (
     recall,
     run_options,
 )
+from ansible_collections.torchrun.cluster.plugins.module_utils.answers import of_hosts
 
 DOCUMENTATION = r"""
 module: recall
@@ -57,10 +58,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _answers(name: str, variables: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        found = {host: variables["hostvars"][host].get(name) for host in variables["ansible_play_hosts_all"]}
         return {
             host: answer
-            for host, answer in found.items()
+            for host, answer in of_hosts(name, variables).items()
             if answer and not answer.get("unreachable") and not answer.get("skipped")
         }
 

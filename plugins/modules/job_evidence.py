@@ -34,9 +34,7 @@ active: {description: Whether the unit runs here., type: bool, returned: always}
 """
 
 import contextlib
-import json
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -44,7 +42,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
+from ansible_collections.torchrun.cluster.plugins.module_utils import journal, run_folder
+from ansible_collections.torchrun.cluster.plugins.module_utils.diagnosis import events
 
 # Of each log its end, and of all worker logs together so much.
 MOST_BYTES, MOST_LINES = 64_000, 2000
@@ -63,26 +62,19 @@ def tail(path: Path) -> str:
     return text if size <= MOST_BYTES else text.partition("\n")[2]
 
 
-def journal(since: float, *options: str) -> Iterator[tuple[str, str]]:
-    """Yield (who wrote it, a line with its time) of the journal since a unix time."""
-    words = ["journalctl", *options, f"--since=@{int(since)}", f"--lines={MOST_LINES}", "--output=json", "--quiet"]
-    done = subprocess.run([*words, "--no-pager"], capture_output=True, text=True, check=False)
-    for line in done.stdout.splitlines():
-        entry = json.loads(line)
-        message: Any = entry.get("MESSAGE") or ""
-        if isinstance(message, list):
-            message = bytes(message).decode(errors="replace")
-        when = datetime.fromtimestamp(int(entry["__REALTIME_TIMESTAMP"]) / 1e6, timezone.utc).isoformat()
-        for part in str(message).splitlines():
-            yield entry.get("SYSLOG_IDENTIFIER", ""), f"{when} {part}"
+def written(since: float, *options: str) -> Iterator[tuple[str, str]]:
+    """Yield (who wrote it, a line with its time) of the journal since a unix time; nothing where it cannot be read."""
+    with contextlib.suppress(journal.JournalError):
+        for when, who, text in journal.read([*options, f"--since=@{int(since)}", f"--lines={MOST_LINES}"]):
+            time_of_entry = datetime.fromtimestamp(when / 1e6, timezone.utc).isoformat()
+            yield from ((who, f"{time_of_entry} {line}") for line in text.splitlines())
 
 
 def of_unit(job: str, since: float) -> list[dict[str, Any]]:
     """Return what systemd and the agent wrote."""
-    entries = list(journal(since, f"--unit=torchrun@{job}.service"))
+    entries = list(written(since, f"--unit=torchrun@{job}.service"))
     texts = {
         "unit": "\n".join(line for who, line in entries if who == "systemd"),
-        # The time that the agent wrote itself is that of the failure; the journal's is put away.
         "agent": "\n".join(line for who, line in entries if who != "systemd"),
     }
     return [{"kind": kind, "name": f"journal of the {kind}", "text": text} for kind, text in texts.items() if text]
@@ -90,7 +82,7 @@ def of_unit(job: str, since: float) -> list[dict[str, Any]]:
 
 def of_kernel(since: float) -> list[dict[str, Any]]:
     """Return what the kernel wrote."""
-    text = "\n".join(line for _, line in journal(since, "--dmesg"))
+    text = "\n".join(line for _, line in written(since, "--dmesg"))
     return [{"kind": "kernel", "name": "kernel", "text": text}] if text else []
 
 
@@ -104,11 +96,7 @@ def of_workers(folder: Path, since: float, first_rank: int | None) -> list[dict[
         status = path.stat()
         if status.st_mtime < since or not status.st_size:
             continue
-        text = tail(path)
-        if path.name == "error.json":
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                message = json.loads(text)["message"]
-                text = str(message["message"] if isinstance(message, dict) else message)
+        text = events.message_of(tail(path)) if path.name == "error.json" else tail(path)
         local = path.parent.name
         rank = int(local) + first_rank if local.isdigit() and first_rank is not None else None
         name = str(path.relative_to(folder))

@@ -26,24 +26,8 @@ known: {description: Whether this host has the job at all., type: bool, returned
 entries: {description: "Pairs of unix microseconds and text, oldest first.", type: list, returned: always}
 """
 
-import json
-import subprocess
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.torchrun.cluster.plugins.module_utils import run_folder
-
-
-def parse(output: str) -> list[tuple[int, str]]:
-    """Return (unix microseconds, text) for each line of `journalctl --output=json`; text may come as bytes."""
-    entries = []
-    for line in output.splitlines():
-        entry = json.loads(line)
-        text: Any = entry.get("MESSAGE") or ""
-        if isinstance(text, list):
-            text = bytes(text).decode(errors="replace")
-        entries.append((int(entry["__REALTIME_TIMESTAMP"]), text))
-    return entries
+from ansible_collections.torchrun.cluster.plugins.module_utils import journal, run_folder
 
 
 def main() -> None:
@@ -56,15 +40,11 @@ def main() -> None:
     if not (run_folder.JOBS_DIR / f"{job}.env").exists():
         module.exit_json(changed=False, known=False, entries=[])
     unit = f"torchrun@{job}.service"
-    done = subprocess.run(
-        ["journalctl", f"--unit={unit}", f"--lines={module.params['lines']}", "--output=json", "--quiet", "--no-pager"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        module.fail_json(msg=f"The journal of {unit} cannot be read: {done.stderr.strip()}")
-    module.exit_json(changed=False, known=True, entries=parse(done.stdout))
+    try:
+        entries = journal.read([f"--unit={unit}", f"--lines={module.params['lines']}"])
+    except journal.JournalError as error:
+        module.fail_json(msg=f"The journal of {unit} cannot be read: {error}")
+    module.exit_json(changed=False, known=True, entries=[(when, text) for when, _, text in entries])
 
 
 if __name__ == "__main__":

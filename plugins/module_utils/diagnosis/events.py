@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -117,6 +118,15 @@ def lines_of(sources: Iterable[Source], now: float) -> list[Line]:
             text = PREFIX.sub("", text)
             found.append(Line(source.host, kind, text, len(found), source.name, rank, time or source.until))
     return sorted(found, key=lambda line: (line.time if line.time is not None else float("inf"), line.order))
+
+
+def message_of(text: str) -> str:
+    """Return the message in the text of one of torch's error files; the text where it is none."""
+    try:
+        message = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        return text
+    return str(message["message"] if isinstance(message, dict) and "message" in message else message)
 
 
 def _kind_of(text: str, kind: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible_collections.torchrun.cluster.plugins.module_utils.diagnosis.events import Line, errors_in
 from ansible_collections.torchrun.cluster.plugins.module_utils.diagnosis.rules import Match, Rule, match
+from ansible_collections.torchrun.cluster.plugins.module_utils.job_views import cut
 
 LAST_LINES = 8
 TIMELINE = 8
@@ -46,13 +47,12 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], ranks: Mapping[int, str] 
     for strength in ("cause", "suspect"):
         first = next((found for found in matches if found.rule.strength == strength), None)
         if first:
-            rank = first.line.rank
             return Finding(
                 "known",
                 first.cause,
                 first.cure,
                 first.line.host,
-                rank,
+                first.line.rank,
                 first.rule.name,
                 first.rule.reference,
                 first.line,
@@ -133,8 +133,7 @@ def where(line: Line) -> str:
 
 def shortened(text: str) -> str:
     """Return a line that fits a terminal."""
-    text = " ".join(text.split())
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 4]} ..."
+    return cut(" ".join(text.split()), WIDEST)
 
 
 def display(finding: Finding) -> list[str]:

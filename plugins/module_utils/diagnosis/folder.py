@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.torchrun.cluster.plugins.module_utils.diagnosis.events import Source
+from ansible_collections.torchrun.cluster.plugins.module_utils.diagnosis.events import Source, message_of
 
 # Of a larger file its beginning and its end are read.
 MOST_BYTES = 8_000_000
 KERNEL = re.compile(r"(?i)(dmesg|kern|messages|syslog)")
 NCCL = re.compile(r"(?i)nccl")
 UNIT = re.compile(r"(?i)(journal|systemd|unit)")
-IN_FOLDER_OF_RANK = re.compile(r"^\d+$")
 RANK_IN_NAME = re.compile(r"(?i)(?:^|[._-])rank[._-]?(\d+)")
 OTHER_SUFFIXES = {".pt", ".pth", ".bin", ".npy", ".png", ".gz", ".zst", ".zip", ".safetensors", ".html", ".so"}
 
@@ -35,7 +34,7 @@ def read(folder: Path) -> tuple[list[Source], dict[int, str]]:
         raise FolderError(f"{error.filename or folder} cannot be read: {error.strerror or error}.") from error
     if not any(source.text.strip() for source in sources):
         raise FolderError(f"{folder} has no logs: give a folder with the logs of each host, as in <host>/<file>.")
-    return sources, _ranks(folder)
+    return sources, ranks_of(_description(folder))
 
 
 def _description(folder: Path) -> dict[str, Any]:
@@ -53,10 +52,6 @@ def ranks_of(description: dict[str, Any]) -> dict[int, str]:
         for node in description.get("nodes", [])
         for rank in range(node["ranks"][0], node["ranks"][1] + 1)
     }
-
-
-def _ranks(folder: Path) -> dict[int, str]:
-    return ranks_of(_description(folder))
 
 
 def _reports(folder: Path) -> Iterator[Source]:
@@ -90,7 +85,7 @@ def _files(folder: Path) -> Iterator[Source]:
         host = inside.parts[0] if len(inside.parts) > 1 else inside.name.split(".")[0]
         name = str(inside)
         if path.name.endswith("error.json"):
-            yield Source(host, "state", _message_of(text), name, None, path.stat().st_mtime)
+            yield Source(host, "state", message_of(text), name, None, path.stat().st_mtime)
         else:
             yield Source(host, _kind(inside), text, name, _rank_by_name(inside), path.stat().st_mtime)
 
@@ -106,15 +101,6 @@ def text_of(path: Path) -> str | None:
             file.seek(max(len(content), size - MOST_BYTES // 2))
             content += b"\n" + file.read()
     return content.decode("utf-8", errors="replace")
-
-
-def _message_of(text: str) -> str:
-    """Return the message of an error file of torch."""
-    try:
-        message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
-        return text
-    return str(message["message"] if isinstance(message, dict) and "message" in message else message)
 
 
 def _kind(inside: Path) -> str:
