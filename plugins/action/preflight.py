@@ -32,8 +32,6 @@ author: [The ansible-torchrun authors]
 """
 
 STEPS = ["look", "probe", "judge", "plan_collective", "judge_collective"]
-# The rendezvous of a job that names none begins its search here.
-PORT = 29400
 
 
 class ActionModule(ActionBase):
@@ -56,13 +54,12 @@ class ActionModule(ActionBase):
             return {"changed": False, "ansible_facts": {"collective": plan_collective(variables)}}
         if arguments["step"] == "judge_collective":
             return judge_collective(variables, arguments["mode"])
-        name, module, given = variables["inventory_hostname"], f"preflight_{arguments['step']}", common(variables)
-        if arguments["step"] == "look":
-            module = "preflight_facts"
-            given |= asked_of(variables, name)
-        else:
-            given |= tries_for(variables, name)
-        return self._execute_module(module_name=f"torchrun.cluster.{module}", module_args=given, task_vars=variables)
+        module, asked = {"look": ("facts", asked_of), "probe": ("probe", tries_for)}[arguments["step"]]
+        return self._execute_module(
+            module_name=f"torchrun.cluster.preflight_{module}",
+            module_args={**common(variables), **asked(variables, variables["inventory_hostname"])},
+            task_vars=variables,
+        )
 
 
 def common(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +83,7 @@ def asked_of(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
         "address": mine["address"],
         "names": [word for node in nodes for word in (node["alias"], node["name"])],
         "peers": len(nodes) - 1,
-        "port": variables["run_options"].get("master_port") or PORT,
+        "port": variables["run_options"]["master_port"],
     }
 
 
@@ -132,21 +129,20 @@ def judge(variables: Mapping[str, Any], mode: str, report: str) -> dict[str, Any
     """Return the table and the findings."""
     cluster = Cluster(nodes_of(variables), variables["cluster"]["shared_path"], variables["cluster"]["user"])
     found = checks.examine(cluster, reports_of(variables))
-    columns = list(checks.CHECKS)
-    lines = [*job_views.align(checks.table(cluster, found, columns)), *checks.lines(found)]
+    result = verdict(found, job_views.align(checks.table(cluster, found, list(checks.CHECKS))), mode)
+    problem = write(Path(report).expanduser(), cluster, found) if report else None
+    return {**result, "failed": True, "msg": problem} if problem else result
+
+
+def verdict(found: list[Finding], shown: list[str], mode: str) -> dict[str, Any]:
+    """Return the result of a task that found something or nothing; `shown` is displayed before the findings."""
     errors = [finding for finding in found if finding.severity == "error"]
-    result: dict[str, Any] = {
+    result = {
         "changed": False,
         "findings": checks.as_dicts(found),
-        "display": [job_views.printable(line) for line in lines],
+        "display": [job_views.printable(line) for line in [*shown, *checks.lines(found)]],
     }
-    if report:
-        problem = write(Path(report).expanduser(), cluster, found)
-        if problem:
-            return {**result, "failed": True, "msg": problem}
-    if errors and mode == "strict":
-        return {**result, "failed": True, "msg": sentence(errors)}
-    return result
+    return {**result, "failed": True, "msg": sentence(errors)} if errors and mode == "strict" else result
 
 
 def plan_collective(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,10 +174,7 @@ def judge_collective(variables: Mapping[str, Any], mode: str) -> dict[str, Any]:
         result = {**ranks[0], "pairs": {name: pair for rank in ranks.values() for name, pair in rank["pairs"].items()}}
         found = list(collective.slow(result, earlier, hosts, processes))
         shown = collective.lines(result, earlier, hosts, processes)
-    errors = [finding for finding in found if finding.severity == "error"]
-    shown = [job_views.printable(line) for line in [*shown, *checks.lines(found)]]
-    result = {"changed": False, "findings": checks.as_dicts(found), "display": shown}
-    return {**result, "failed": True, "msg": sentence(errors)} if errors and mode == "strict" else result
+    return verdict(found, shown, mode)
 
 
 def sentence(errors: list[Finding]) -> str:

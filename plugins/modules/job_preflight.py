@@ -166,16 +166,18 @@ def examine(params: dict[str, Any]) -> dict[str, Any]:
         port = free_port(params["address"], others)
     with run_folder.acting_as(params["user"]):
         described = run_folder.read_json(shared_path / "runs" / job / "job.yml")
+    examined = examination(params, running) if params["thorough"] else None
     return {
         "interface": interface,
-        "gpus": node.count_gpus(),
+        # Asking the driver takes long: what the examination has asked is not asked again.
+        "gpus": (len(examined["facts"]["gpus"]) if examined else 0) or node.count_gpus(),
         "cpus": len(os.sched_getaffinity(0)),
         "python": str(VENV.resolve() / "bin/python"),
         "trainer_path": str(TRAINER.resolve()),
         "running_launch": running.get(job, {}).get("TORCHRUN_LAUNCH", ""),
         "description": described,
         "master_port": port,
-        "examination": examination(params, running) if params["thorough"] else None,
+        "examination": examined,
         "others": {
             name: {"slots": int(variables["PET_NPROC_PER_NODE"]), "gpus": variables.get("CUDA_VISIBLE_DEVICES")}
             for name, variables in others.items()

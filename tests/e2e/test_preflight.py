@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from playbooks import Play
 
 
 @pytest.fixture
-def examine(play: Play, nodes: list[cluster.Node], tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+def examine(play: Play, nodes: list[cluster.Node], tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Return a function that runs preflight.yml and returns its findings."""
 
     def run(overrides: dict[str, Any] | None = None, host: str = "node2") -> list[dict[str, Any]]:
@@ -28,8 +28,8 @@ def examine(play: Play, nodes: list[cluster.Node], tmp_path: Path) -> Iterator[C
         assert done.status == (2 if errors else 0), done.output
         return found
 
-    yield run
-    del nodes
+    del nodes  # they have to be there
+    return run
 
 
 def test_of_a_healthy_cluster_nothing_is_said_again_and_again(examine: Callable[..., list[dict[str, Any]]]):

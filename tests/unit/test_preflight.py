@@ -24,7 +24,7 @@ Reports = dict[str, dict[str, Any]]
 
 
 def gpu(capability: str = "9.0", driver: str = "580.65.06") -> dict[str, str]:
-    return {"index": "0", "name": "a made-up GPU", "capability": capability, "memory_mib": "1", "driver": driver}
+    return {"name": "a made-up GPU", "capability": capability, "driver": driver}
 
 
 def healthy() -> Reports:

@@ -127,8 +127,9 @@ def leftovers(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Findi
 
 def slots(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
     """Whether hosts have as many GPUs or cores as they are given processes."""
+    facts = facts_of(reports)
     for node in cluster.nodes:
-        fact = facts_of(reports).get(node["name"])
+        fact = facts.get(node["name"])
         wanted = node.get("nproc_per_node")
         if fact is None or not isinstance(wanted, int):
             continue

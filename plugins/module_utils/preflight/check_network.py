@@ -47,9 +47,9 @@ def names(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
 
 def network(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
     """Whether addresses are on an interface, alone in their subnet, and carry packets of one size."""
-    sizes = {}
+    sizes, facts = {}, facts_of(reports)
     for node in cluster.nodes:
-        host, fact = node["name"], facts_of(reports).get(node["name"])
+        host, fact = node["name"], facts.get(node["name"])
         if fact is None:
             continue
         mine = interface_of(fact, node["address"])
@@ -81,8 +81,9 @@ def network(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding
         why="large packets are lost without a word, and collectives hang",
         do="give the interfaces of all hosts, and the switch, one MTU",
     )
+    explained = odd_ones(sizes)
     for host, peer, tried in tries_of(reports):
-        if tried.get("mtu") is False and host not in odd_ones(sizes) and peer not in odd_ones(sizes):
+        if tried.get("mtu") is False and host not in explained and peer not in explained:
             yield Finding(
                 "network", (host,), "MTU", f"packets of {sizes.get(host)} bytes of {host} do not reach {peer} whole",
                 "something between them carries smaller ones only; collectives hang",

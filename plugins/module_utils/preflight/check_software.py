@@ -65,6 +65,7 @@ def gpus(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
         severity="warning",
     )
     for host, fact in facts.items():
+        # Judged once nodes tell them: no file of a wheel does, and importing torch takes too long here.
         arches = fact["venv"].get("arches", [])
         for gpu in fact["gpus"]:
             wanted = f"sm_{gpu['capability'].replace('.', '')}"

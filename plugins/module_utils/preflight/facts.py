@@ -1,7 +1,7 @@
 """What a node says of itself before a job: versions, addresses, storage, limits, leftovers. Standard library only.
 
-Every function takes the root of the file system, so that a test can give one of its own, and none imports torch: that
-takes seconds, and what a venv holds is written in its folders.
+None imports torch: that takes seconds, and what a venv holds is written in its folders. Where files tell, a test can
+give a root of its own.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import ipaddress
 import json
 import os
 import re
-import resource
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,8 @@ PACKAGES = {
     "cudnn": r"nvidia[-_]cudnn[-_]cu\d+",
     "cuda": r"nvidia[-_]cuda[-_]runtime([-_]cu\d+)?",
 }
-GPU_FIELDS = ("index", "name", "compute_cap", "memory.total", "driver_version")
+# What nvidia-smi is asked of each GPU, by what it is called here.
+GPU_FIELDS = {"name": "name", "capability": "compute_cap", "driver": "driver_version"}
 
 
 def output_of(*words: str) -> str:
@@ -83,19 +82,17 @@ def venv(root: Path = ROOT) -> dict[str, Any]:
         for what, pattern in PACKAGES.items()
     }
     return {
-        "path": os.path.realpath(link),
         "python": settings.get("version_info") or settings.get("version", ""),
         "hash": content_hash(distributions),
         "packages": packages,
-        "arches": re.findall(r"sm_\d+", text_of(site_packages / "torch/_arches.txt")),
     }
 
 
 def gpus() -> list[dict[str, str]]:
-    """Return index, name, compute capability, memory and driver of each GPU, as nvidia-smi tells them."""
-    text = output_of("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")
+    """Return name, compute capability and driver of each GPU, as nvidia-smi tells them."""
+    text = output_of("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS.values())}", "--format=csv,noheader")
     rows = [[part.strip() for part in line.split(",")] for line in text.splitlines() if line.strip()]
-    return [dict(zip(("index", "name", "capability", "memory_mib", "driver"), row)) for row in rows]
+    return [dict(zip(GPU_FIELDS, row)) for row in rows]
 
 
 def gpu_processes() -> list[int]:
@@ -250,12 +247,9 @@ def mesh(home: Path, root: Path = ROOT) -> dict[str, Any]:
 def of_node(job: str, names: Sequence[str], running: Sequence[str]) -> dict[str, Any]:
     """Return all of it but the storage. `names` are resolved; `running` are the jobs whose unit runs here."""
     links = interfaces()
-    release = re.search(r'^PRETTY_NAME="?([^"\n]*)', text_of(Path("/etc/os-release")), re.MULTILINE)
     own = socket.gethostname()
     return {
         "hostname": own,
-        "os": release[1] if release else "",
-        "kernel": os.uname().release,
         "machine": os.uname().machine,
         "venv": venv(),
         "trainer": os.path.realpath(ROOT / TRAINER),
@@ -271,7 +265,4 @@ def of_node(job: str, names: Sequence[str], running: Sequence[str]) -> dict[str,
         "leftovers": leftovers(running),
         "preloads": preloads(),
         "cpus": len(os.sched_getaffinity(0)),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "nofile_hard": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "time": time.time(),
     }

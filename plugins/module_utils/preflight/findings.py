@@ -49,12 +49,6 @@ def odd_ones(values: Mapping[str, Any]) -> dict[str, Any]:
     return {host: value for host, value in values.items() if repr(value) != usual}
 
 
-def usual_of(values: Mapping[str, Any]) -> Any:
-    """Return the value that most hosts have."""
-    odd = odd_ones(values)
-    return next((value for host, value in values.items() if host not in odd), None)
-
-
 def differing(
     check: str, word: str, values: Mapping[str, Any], *, label: str, why: str, do: str, severity: str = "error"
 ) -> Iterator[Finding]:
@@ -62,9 +56,8 @@ def differing(
     odd = odd_ones(values)
     if odd:
         told = ", ".join(f"{host} has {plain(value)}" for host, value in odd.items())
-        yield Finding(
-            check, tuple(odd), word, f"{label}: {told}, the others {plain(usual_of(values))}", why, do, severity
-        )
+        usual = next(value for host, value in values.items() if host not in odd)
+        yield Finding(check, tuple(odd), word, f"{label}: {told}, the others {plain(usual)}", why, do, severity)
 
 
 def plain(value: Any) -> str:

@@ -28,11 +28,17 @@ def shown(path: str) -> str:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and its subfolders, sorted; hidden names, pipes and sockets are passed over."""
+    """Yield the files of a folder and its subfolders, sorted; hidden names, pipes and sockets are passed over.
+
+    Raises TrainerError for a link to nothing.
+    """
     for current, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths = (Path(current, name) for name in sorted(files) if not name.startswith("."))
-        yield from (path for path in paths if path.is_file() or path.is_symlink())
+        for path in (Path(current, name) for name in sorted(files) if not name.startswith(".")):
+            if path.is_file():
+                yield path
+            elif path.is_symlink() and not path.exists():
+                raise TrainerError(f"--data {folder}: {shown(str(path))} is a link to nothing: mend or remove it.")
 
 
 def files_of(source: str, what: str) -> list[Path]:
@@ -41,9 +47,6 @@ def files_of(source: str, what: str) -> list[Path]:
     if not folder.is_dir():
         raise TrainerError(f"--data {source} is no folder on the node of rank 0: give one that it can read.")
     files = list(walk(folder))
-    for path in files:
-        if not path.exists():
-            raise TrainerError(f"--data {source}: {shown(str(path))} is a link to nothing: mend or remove it.")
     if not files:
         raise TrainerError(f"--data {source} has no files: give a folder of {what}.")
     return files
