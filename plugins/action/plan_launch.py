@@ -59,7 +59,6 @@ class ActionModule(ActionBase):
             )
             for node in placed.members
         }
-        warnings = examined(cluster, placed, nproc, reports, options["preflight"])
         env, job = given_env.environment_of(self, given_env.earlier_of(variables)), options["job"]
         # A job that is resumed runs the code that is in its run folder.
         archive = None if launch.get("resumes") else self._archive(options)
@@ -70,6 +69,8 @@ class ActionModule(ActionBase):
         }
         master_port = reports[placed.master.name]["master_port"]
         running = launch_plan.running_launch(reports)
+        # Of a job that runs nothing stands in the way any more, and what it uses is not missing.
+        warnings = [] if running else examined(cluster, placed, nproc, reports, options["preflight"])
         identity = running or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
         specification = launch_plan.specification(identity, {**options, "master_port": master_port}, texts, nproc)
         run_dir = f"{cluster['shared_path']}/runs/{job}"

@@ -37,6 +37,20 @@ def test_of_a_healthy_cluster_nothing_is_said_again_and_again(examine: Callable[
         assert examine() == []
 
 
+def test_a_launch_starts_on_none_where_a_member_does_not_reach_another(play: Play, nodes: list[cluster.Node]):
+    fault = FAULTS["a firewall for high ports"]
+    nodes[fault.on].run(fault.do)
+    try:
+        done = play("train.yml", "-e job=shut -e nnodes=2")
+    finally:
+        nodes[fault.on].run(fault.undo)
+    assert done.status != 0
+    assert f"node2 ({nodes[1].address}) is not reached from this host on high ports (no answer)" in done.errors[0]
+    for node in nodes:
+        assert node.run("systemctl is-active torchrun@shut", check=False).stdout.strip() != "active"
+        assert node.run("systemctl is-enabled torchrun@shut", check=False).stdout.strip() == "disabled"
+
+
 # One of each kind; the others are left to ./check full.
 QUICK = ("NCCL for two CUDAs", "a port that is taken", "a firewall in one direction", "another storage", "no unit")
 

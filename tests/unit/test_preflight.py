@@ -159,6 +159,10 @@ WRONG: dict[str, tuple[Callable[[Reports], None], tuple[str, ...], str, str]] = 
         set_fact("node1", "limits", {"LimitMEMLOCK": "65536", "LoadState": "loaded"}), ("node1",), "limits",
         "the unit on node1 may lock 65536 bytes only",
     ),
+    "a masked unit": (
+        set_fact("node3", "limits", {"LoadState": "masked", "Id": "torchrun@train.service"}), ("node3",), "limits",
+        "the unit torchrun@train.service of node3 is masked",
+    ),
     "old segments": (
         set_fact("node1", "shm", {"total": 1 << 30, "free": 1 << 30, "nccl": ["nccl-a"]}), ("node1",), "leftovers",
         "1 segments nccl-* are left",
@@ -277,10 +281,22 @@ def test_hosts_that_listen_are_met_and_others_are_not(tmp_path: Path, monkeypatc
 def test_a_second_listener_takes_the_place_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(network, "LOCK", tmp_path / "lock")
     monkeypatch.setattr(network, "LAST_SECONDS", 0.1)
-    first = network.listen("127.0.0.1", 0, "first", 9)["ports"][0]
-    second = network.listen("127.0.0.1", 0, "second", 1)["ports"][0]
-    assert "problem" in network.reach("127.0.0.1", first)
-    assert network.reach("127.0.0.1", second)["host"] == "second"
+    with network.socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first = network.listen("127.0.0.1", port, "first", 9)["ports"]
+    second = network.listen("127.0.0.1", port, "second", 1)["ports"]
+    assert first[1:] == second[1:] == [port]
+    assert "problem" in network.reach("127.0.0.1", first[0])
+    assert [network.reach("127.0.0.1", each)["host"] for each in second] == ["second", "second"]
+
+
+def test_listeners_without_a_port_of_their_own_leave_each_other_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(network, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(network, "LAST_SECONDS", 0.1)
+    ports = {name: network.listen("127.0.0.1", 0, name, 1)["ports"] for name in ("one launch", "another")}
+    assert {name: network.reach("127.0.0.1", port)["host"] for name, (port,) in ports.items()} == {
+        "one launch": "one launch", "another": "another",
+    }  # fmt: skip
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

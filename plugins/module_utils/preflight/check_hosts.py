@@ -81,6 +81,12 @@ def limits(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]
                 f"`mount -o remount,size=50% /dev/shm` on {host}; remove nccl-* of dead jobs there",
             )  # fmt: skip
         units = fact["limits"]
+        if units.get("LoadState") == "masked":
+            yield Finding(
+                "limits", (host,), "masked", f"the unit {units['Id']} of {host} is masked",
+                "the job's agent could not be started", f"`systemctl unmask {units['Id']}` on {host}",
+            )  # fmt: skip
+            continue
         if units.get("LoadState") not in ("loaded", None):
             yield Finding(
                 "limits", (host,), "unit", f"{host} has no unit torchrun@.service ({units['LoadState']})",

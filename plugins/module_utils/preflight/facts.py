@@ -196,7 +196,7 @@ def shared_memory(path: Path = Path("/dev/shm")) -> dict[str, Any]:  # noqa: S10
 
 def limits(job: str) -> dict[str, str]:
     """Return the limits that the unit gives to a job."""
-    text = output_of("systemctl", "show", f"torchrun@{job}.service", "--property=LimitNOFILE,LimitMEMLOCK,LoadState")
+    text = output_of("systemctl", "show", f"torchrun@{job}.service", "--property=LimitNOFILE,LimitMEMLOCK,LoadState,Id")
     return {name: value for name, _, value in (line.partition("=") for line in text.splitlines())}
 
 

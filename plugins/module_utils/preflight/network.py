@@ -32,7 +32,8 @@ def listen(address: str, port: int, host: str, peers: int) -> dict[str, Any]:
     sends datagrams to the high port back. Returns `ports`: the random one and, if it could be bound, `port`; and
     `busy`: why it could not.
     """
-    lock = _end_the_last_one()
+    # Two launches may listen at one time; a port of its own is one listener's.
+    lock = _end_the_last_one() if port else None
     listeners = [socket.create_server((address, 0), family=_family(address))]
     busy = ""
     if port:
@@ -44,17 +45,18 @@ def listen(address: str, port: int, host: str, peers: int) -> dict[str, Any]:
     datagrams = socket.socket(_family(address), socket.SOCK_DGRAM)
     datagrams.bind((address, ports[0]))
     if os.fork() == 0:
-        lock.seek(0)
-        lock.truncate()
-        lock.write(str(os.getpid()))
-        lock.flush()
-        _detach([*listeners, datagrams], lock)
+        if lock:
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+        _detach([*listeners, datagrams, *([lock] if lock else [])])
         with contextlib.suppress(Exception):
             _serve(listeners, datagrams, host, peers)
         os._exit(0)
-    lock.close()
     for each in (*listeners, datagrams):
         each.close()
+    if lock:
+        lock.close()
     return {"ports": ports, "busy": busy}
 
 
@@ -75,10 +77,10 @@ def _end_the_last_one() -> TextIO:
         time.sleep(0.01)
 
 
-def _detach(keep: Sequence[socket.socket], lock: TextIO) -> None:
+def _detach(keep: Sequence[socket.socket | TextIO]) -> None:
     """Leave the caller's session and close what it has open: it shall not wait for this process."""
     os.setsid()
-    kept = {lock.fileno(), *(each.fileno() for each in keep)}
+    kept = {each.fileno() for each in keep}
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
