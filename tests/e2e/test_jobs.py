@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import cluster
 import pytest
 
-from playbooks import Play, Run
+from playbooks import Play, Run, kill_in_the_middle
 
 INVENTORY = Path(__file__).parent / "inventory"
 RUNS = "/srv/torchrun/runs"
@@ -38,16 +37,6 @@ def succeeded(done: Run) -> Run:
     return done
 
 
-def kill_in_the_middle(playbook: str, *words: str, after: float) -> None:
-    """Start a playbook and kill it after some seconds, as when its machine loses power; it may have been faster."""
-    command = [str(cluster.TOOLS / "ansible-playbook"), "-i", str(INVENTORY), playbook, *words]
-    process = subprocess.Popen(command, cwd=cluster.ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(after)
-    process.kill()  # nothing, where it has ended
-    process.wait()
-
-
 def test_a_job_is_stopped_resumed_on_fewer_nodes_and_restarted_with_all_it_had(
     play: Play, nodes: list[cluster.Node], tmp_path: Path
 ):
@@ -69,7 +58,12 @@ def test_a_job_is_stopped_resumed_on_fewer_nodes_and_restarted_with_all_it_had(
     assert "nnodes was 2, now 1" in other.errors[0]
 
     # A stop that is killed in the middle is finished by the next one.
-    kill_in_the_middle("playbooks/stop.yml", "-e", "job=again", after=2.5)
+    kill_in_the_middle(
+        "playbooks/stop.yml", "-e", "job=again", inventory=INVENTORY,
+        when=lambda: "disabled" in [
+            node.run("systemctl is-enabled torchrun@again", check=False).stdout.strip() for node in nodes
+        ],
+    )  # fmt: skip
     succeeded(play("playbooks/stop.yml", "-e job=again"))
     for node in nodes:
         assert node.run("systemctl is-active torchrun@again", check=False).stdout.strip() == "inactive"

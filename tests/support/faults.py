@@ -92,7 +92,7 @@ FAULTS = {
         do="(command -v faketime || (apt-get -qq update && apt-get -qq install -y faketime)) >/dev/null 2>&1 && "
         "printf '#!/bin/sh\\nexec faketime -f +60s /usr/bin/python3 \"$@\"\\n' >/usr/local/bin/python-ahead && "
         "chmod +x /usr/local/bin/python-ahead", undo="rm /usr/local/bin/python-ahead",
-        overrides={"ansible_python_interpreter": "/usr/local/bin/python-ahead"},
+        overrides={"ansible_python_interpreter": "/usr/local/bin/python-ahead"}, severity="warning",
     ),
     "no storage": Fault("storage", "/srv/torchrun of node2: trainer cannot write there", **on_storage("size=1m")),
     "a read-only storage": Fault("storage", "/srv/torchrun of node2: is read-only", **on_storage("ro")),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +51,7 @@ class Run:
 
 
 Play = Callable[..., Run]
+KillInTheMiddle = Callable[..., None]
 
 
 def play(playbook: str, *words: str, inventory: Path, overrides: Path | None = None) -> Run:
@@ -63,3 +68,21 @@ def play(playbook: str, *words: str, inventory: Path, overrides: Path | None = N
         )
         assert runner.rc is not None
         return Run(runner.rc, list(runner.events), Path(runner.config.artifact_dir, "stdout").read_text())
+
+
+def kill_in_the_middle(playbook: str, *words: str, inventory: Path, when: Callable[[], bool]) -> None:
+    """Run a playbook and kill all of it as soon as `when` holds, as a power cut of the controller does."""
+    process = subprocess.Popen(
+        [str(TOOLS / "ansible-playbook"), "-i", str(inventory), playbook, *words],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not when():
+        time.sleep(0.1)
+    assert process.poll() is None, f"{playbook} was over before it could be killed"
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -29,6 +29,7 @@ def unit_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
     }
     (tmp_path / "job.yml").write_text(json.dumps({"launch": "l1", "nodes": [{"name": "node1"}, {"name": "node2"}]}))
     (tmp_path / "nodes").mkdir()
+    (tmp_path / "code").mkdir()
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     return values

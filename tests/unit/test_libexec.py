@@ -123,6 +123,13 @@ def torch_stand_in(tmp_path: Path) -> Path:
     for folder in (elastic.parents[1], elastic.parent, elastic, elastic / "multiprocessing", elastic / "agent"):
         (folder / "__init__.py").touch()
     (elastic / "agent/server/__init__.py").touch()
+    (elastic / "rendezvous").mkdir()
+    (elastic / "rendezvous/__init__.py").touch()
+    (elastic / "rendezvous/dynamic_rendezvous.py").write_text(
+        "class _BackendRendezvousStateHolder:\n    def _sanitize(self): pass\n"
+        "class _RendezvousJoinOp:\n    def __call__(self, context, deadline): pass\n"
+        "def _should_keep_alive(context): pass\n"
+    )
     (elastic / "agent/server/api.py").write_text("class SimpleElasticAgent: pass\n")
     (elastic / "agent/server/local_elastic_agent.py").write_text(
         "class LocalElasticAgent:\n    def _monitor_workers(self, group): return group\n"
@@ -199,3 +206,21 @@ def test_a_stop_ends_an_agent_that_waits_for_the_others(
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == run_state.EXIT_STOPPED
+
+
+def test_an_agent_waits_for_the_storage_before_it_does_anything(
+    unit_environment: dict[str, str], torch_stand_in: Path, tmp_path: Path
+):
+    other_node(tmp_path, "done")
+    stand_in, away = (tmp_path.with_name(f"{tmp_path.name}-{name}") for name in ("stand-in", "away"))
+    torch_stand_in.rename(stand_in)
+    tmp_path.rename(away)
+    tmp_path.mkdir()  # what is there without the storage
+    process = agent(unit_environment, stand_in, BEHAVIOUR="done")
+    assert process.stdout is not None
+    assert f"waiting for the storage: {tmp_path}" in process.stdout.readline()
+    assert not list(tmp_path.iterdir())
+    tmp_path.rmdir()
+    away.rename(tmp_path)
+    process.communicate(timeout=30)
+    assert process.returncode == 0

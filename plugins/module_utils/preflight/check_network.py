@@ -16,7 +16,7 @@ from ansible_collections.torchrun.cluster.plugins.module_utils.preflight.finding
     tries_of,
 )
 
-# Seconds between two clocks; c10d's own rendezvous forms wrong worlds from about 15 on.
+# Seconds between two clocks. The agent's rendezvous does without equal ones, but no reader of several hosts' logs.
 MOST_OFFSET = 2.0
 
 
@@ -187,6 +187,6 @@ def clock(cluster: Cluster, reports: Mapping[str, Report]) -> Iterator[Finding]:
         yield Finding(
             "clock", (host,), f"{middle:+.0f} s", f"the clock of {host} is {abs(middle):.0f} s "
             f"{'ahead of' if middle > 0 else 'behind'} the others'",
-            "beyond 15 s the rendezvous forms wrong worlds, and logs cannot be put in order",
-            f"start chrony or systemd-timesyncd on {host}, or set its clock",
+            "logs of several hosts cannot be put in order, and torchrun by hand forms wrong worlds beyond 15 s",
+            f"start chrony or systemd-timesyncd on {host}, or set its clock", "warning",
         )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from torchrun_trainer.errors import TrainerError, write_whole, writing
+from torchrun_trainer.errors import StorageError, TrainerError, of_storage, write_whole, writing
 
 NAME = re.compile(r"step-(\d{8,})")
 STATE, MANIFEST = "state.pt", "manifest.json"
@@ -119,11 +119,12 @@ def write(
         prune(folder, keep, keep_every)
     except (OSError, RuntimeError, TrainerError) as error:  # torch.save reports a full disk as one of the first two
         shutil.rmtree(temporary, ignore_errors=True)
-        cause = (hashing and hashing.problem) or error
+        cause = (hashing and hashing.problem) or error.__cause__ or error
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause).splitlines()[0]
-        raise TrainerError(
+        raise of_storage(
             f"The checkpoint {target} cannot be written ({reason}): make room or mend the storage; "
-            "the earlier ones are untouched."
+            "the earlier ones are untouched.",
+            cause,
         ) from error
     return target
 
@@ -181,7 +182,10 @@ def set_aside_newer(folder: Path, step: int) -> list[str]:
 
 
 def problem_of(path: Path) -> str | None:
-    """Return what is wrong with a checkpoint, or None for a whole one. Reads all of it."""
+    """Return what is wrong with a checkpoint, or None for a whole one. Reads all of it.
+
+    Raises StorageError where that cannot be known: taken for damaged, it would be passed over.
+    """
     try:
         expected = read_manifest(path)["files"][STATE]
         with (path / STATE).open("rb") as file:
@@ -189,9 +193,13 @@ def problem_of(path: Path) -> str | None:
             while block := file.read(1 << 22):
                 digest.update(block)
         return None if digest.hexdigest() == expected["sha256"] else "its checksum differs"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, OSError):
-            return f"{Path(error.filename or path).name}: {error.strerror or error}"
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        return f"{Path(error.filename or path).name}: {error.strerror}"
+    except OSError as error:
+        raise StorageError(
+            f"The checkpoint {path} cannot be read ({error.strerror or error}): mend the storage."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
         return str(error) or type(error).__name__
 
 
@@ -227,7 +235,9 @@ def read(path: Path) -> dict[str, Any]:
         ) from error
     except Exception as error:  # a damaged file can raise anything
         reason = [*str(error).splitlines(), type(error).__name__][0]
-        raise TrainerError(f"The checkpoint {path} cannot be read here ({reason}): is the storage shared?") from error
+        raise of_storage(
+            f"The checkpoint {path} cannot be read here ({reason}): is the storage shared?", error
+        ) from error
 
 
 def clean(folder: Path) -> None:

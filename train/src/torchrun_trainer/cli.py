@@ -16,7 +16,7 @@ from torchrun_trainer import data, distributed, hardware, options, report, run_l
 from torchrun_trainer.balance import Balancer
 from torchrun_trainer.config import Config
 from torchrun_trainer.distributed import Place
-from torchrun_trainer.errors import RankError, TrainerError
+from torchrun_trainer.errors import RankError, StorageError, TrainerError
 from torchrun_trainer.loop import Result, Run, train
 from torchrun_trainer.metrics import Metrics, current, read_events
 from torchrun_trainer.model import build, difference, make_optimizer, shape_of
@@ -24,8 +24,10 @@ from torchrun_trainer.monitor import Monitor, Work
 from torchrun_trainer.progress import progress_for
 from torchrun_trainer.state import Keeper
 
-# Options that cannot work, storage that takes nothing: started again, it would fail again.
+# Options that cannot work, a disk that is full: started again, it would fail again.
 EXIT_USAGE = 2
+# As of any exception: another start may succeed.
+EXIT_AGAIN = 1
 
 
 def run_folder() -> Path:
@@ -157,7 +159,7 @@ def complain(error: TrainerError) -> None:
 
 @record
 def main() -> None:
-    """Run from the command line; what the user can mend is one sentence on stderr and exit status 2."""
+    """Run from the command line; what the user can mend is one sentence on stderr, and an exit status."""
     hardware.keep_freed_memory()
     try:
         config = options.parse()
@@ -167,4 +169,4 @@ def main() -> None:
         distributed.leave()
     except TrainerError as error:
         complain(error)
-        sys.exit(EXIT_USAGE)
+        sys.exit(EXIT_AGAIN if isinstance(error, StorageError) else EXIT_USAGE)

@@ -127,11 +127,16 @@ def together(action: Callable[[], Value]) -> Value:
     try:
         result = action()
     except TrainerError as error:
-        problem = str(error)
-    for said in gather_all(problem):
-        if said is not None:
-            raise TrainerError(said)
+        problem = error
+    raise_first(problem)
     return cast("Value", result)
+
+
+def raise_first(problem: TrainerError | None) -> None:
+    """Raise, on all ranks, the error of the first rank that has one."""
+    for error in gather_all(problem):
+        if error is not None:
+            raise error
 
 
 def on_main(action: Callable[[], Value], place: Place) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,20 @@ class RankError(TrainerError):
     """Such a sentence of one rank alone, which that rank has to tell."""
 
 
+class StorageError(TrainerError):
+    """Such a sentence about a storage that is away, and may come back: another start can succeed."""
+
+
+# A full disk does not get emptier by itself, nor a limit higher.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def of_storage(sentence: str, error: BaseException) -> TrainerError:
+    """Return a sentence about a storage as the error to raise: a full one ends the run, one that is away does not."""
+    away = isinstance(error, OSError) and error.errno not in FULL
+    return StorageError(sentence) if away else TrainerError(sentence)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write `path` (a full disk, a vanished mount, a folder of someone else) into a TrainerError."""
@@ -23,7 +38,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise TrainerError(f"{path} cannot be written ({reason}): make room or mend the storage.") from error
+        raise of_storage(f"{path} cannot be written ({reason}): make room or mend the storage.", error) from error
 
 
 def write_whole(path: Path, text: str) -> None:

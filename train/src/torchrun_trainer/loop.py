@@ -55,7 +55,7 @@ class Run:
     stop: StopRequest
     save: Callable[[Run], None]
     # What this rank has met that ends the run, such as a full disk.
-    problem: Callable[[], str | None] = lambda: None
+    problem: Callable[[], TrainerError | None] = lambda: None
     progress: Progress = field(default_factory=Progress)
 
 
@@ -174,7 +174,7 @@ def update(run: Run, lr: float) -> tuple[torch.Tensor, bool]:
 def judge(verdict: Verdict, run: Run) -> float:
     """Return the loss of a step. Raises TrainerError, on all ranks, where it ends the run."""
     if verdict.problem:
-        raise TrainerError(run.problem() or "another rank met a problem that ends the run: see its sentence.")
+        distributed.raise_first(run.problem())
     loss = verdict.loss_sum / run.config.batch_size
     if not math.isfinite(loss) and run.config.nonfinite == "stop":
         raise TrainerError(f"The loss of step {verdict.step} is {loss}: {HELP}")

@@ -46,7 +46,7 @@ class Writer:
     def __init__(self) -> None:
         self._memory = Memory()
         self._thread: Thread | None = None
-        self.problem: str | None = None
+        self.problem: TrainerError | None = None
 
     def start(
         self, state: dict[str, Any], write: Callable[[dict[str, Any]], Path], done: Callable[[Path], None]
@@ -70,9 +70,9 @@ class Writer:
         try:
             done(write(state))
         except TrainerError as error:
-            self.problem = str(error)
+            self.problem = error
         except Exception as error:  # a thread's exception would be lost
-            self.problem = f"The checkpoint cannot be written: {error!r}."
+            self.problem = TrainerError(f"The checkpoint cannot be written: {error!r}.")
 
     def _wait(self) -> None:
         if self._thread:
@@ -83,4 +83,4 @@ class Writer:
         """Wait until what was started is written. Raises TrainerError when it could not be."""
         self._wait()
         if self.problem:
-            raise TrainerError(self.problem)
+            raise self.problem

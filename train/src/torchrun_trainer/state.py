@@ -136,7 +136,7 @@ class Keeper:
 
         self._writer.start(state, write, done)
 
-    def problem(self) -> str | None:
+    def problem(self) -> TrainerError | None:
         """Return why a checkpoint could not be written, if so."""
         return self._writer.problem
 

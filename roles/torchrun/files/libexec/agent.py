@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import clocks
 import failures
 import hang_watch
 import run_state
@@ -71,6 +72,8 @@ def watched(monitor: Any) -> Any:
 
 def main() -> int:
     """Run torchrun with TORCHRUN_ARGV (a JSON list) and the PET_* variables; return the exit status."""
+    run_state.await_storage()
+    os.chdir(run_state.run_dir() / "code")  # not systemd's to do: it would fail where the storage is away
     if run_state.outcome().get("status") == "failed" or run_state.is_superseded():
         return run_state.EXIT_FAILED
     run_state.report("rendezvous")
@@ -80,7 +83,9 @@ def main() -> int:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous  # noqa: PLC0415
 
+    clocks.install(dynamic_rendezvous)
     SimpleElasticAgent._exit_barrier = lambda _: await_others()
     LocalElasticAgent._monitor_workers = watched(LocalElasticAgent._monitor_workers)
     try:

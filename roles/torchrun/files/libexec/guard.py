@@ -1,7 +1,9 @@
 """Runs in every worker, after the rendezvous and before any code of the user.
 
-With skewed clocks c10d can run a node alone, with WORLD_SIZE 1 and exit status 0. So the world is compared with the one
-that was planned, and a smaller one is refused. Then this process becomes the user's program.
+c10d leaves out a node that it takes for dead, also while all meet: the others would run without it, a node alone with
+WORLD_SIZE 1 and exit status 0.
+So the world is compared with the one that was planned, and a smaller one is refused. Then this process becomes the
+user's program.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def complaint(environment: dict[str, str]) -> str | None:
     if not int(smallest) <= world_size <= int(largest or smallest):
         return (
             f"WORLD_SIZE is {world_size}, but the job was planned with {planned} ranks: some nodes met without the "
-            "others. Compare the clocks of all nodes (a skew of 15 s is enough), then launch again."
+            "others, which gave no sign of life for 15 s. See with playbooks/preflight.yml that all nodes reach one "
+            "another, then launch again."
         )
     node_rank, group_rank = environment["TORCHRUN_NODE_RANK"], environment["GROUP_RANK"]
     if not largest and group_rank != node_rank:

@@ -18,6 +18,7 @@ EXIT_FAILED = 70  # the job has failed for good: systemd must not try again
 EXIT_TRY_AGAIN = 75  # this agent lost the others: systemd starts it again and it rejoins
 EXIT_STOPPED = 143  # ended by SIGTERM: a stop, not a failure
 
+LOOK_SECONDS = 1.0
 
 # What each report has of its own, and what it takes over from the one before.
 ALWAYS = ("launch", "host", "node_rank", "state", "since")
@@ -27,6 +28,16 @@ TAKEN_OVER = ("failures", "hangs")
 def run_dir() -> Path:
     """Return the run folder of this job."""
     return Path(os.environ["TORCHRUN_RUN_DIR"])
+
+
+def await_storage() -> None:
+    """Wait until the run folder can be read and written. Where it is away nothing can be known, and nothing kept."""
+    folder, told = run_dir(), False
+    while not (os.access(folder / "job.yml", os.R_OK) and os.access(folder, os.W_OK)):
+        if not told:
+            print(f"torchrun agent: waiting for the storage: {folder} is not there, or cannot be written.", flush=True)  # noqa: T201 (goes to the journal)
+            told = True
+        time.sleep(LOOK_SECONDS)
 
 
 def read_json(path: Path) -> dict[str, Any]:

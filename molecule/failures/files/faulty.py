@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from pathlib import Path
+from typing import Any
 
 import torch
 from torchrun_trainer.gpt import GPT
@@ -40,5 +41,6 @@ def harm(kind: str) -> None:
             hoard.append(bytearray(256 << 20))
 
 
-def build(config, dataset) -> Faulty:
+def build(config: Any, dataset: Any) -> Faulty:
+    """Build it, as the packaged trainer asks for it."""
     return Faulty(config, dataset.vocab_size)
