@@ -18,6 +18,7 @@ options:
   view: {description: What to show., type: str, choices: [status, logs, stop, clean], required: true}
   job: {description: Name of the job., type: str, default: ""}
   answers: {description: Name of the variable that holds each host's answer., type: str, required: true}
+  verb: {description: What a stop is a part of., type: str, choices: [stop, restart], default: stop}
   lines: {description: Length of the view of the logs., type: int, default: 50}
   resumable: {description: Runs that C(clean) leaves because they can be resumed., type: list, default: []}
 author: [The ansible-torchrun authors]
@@ -37,6 +38,7 @@ class ActionModule(ActionBase):
                 "view": {"type": "str", "choices": ["status", "logs", "stop", "clean"], "required": True},
                 "job": {"type": "str", "default": ""},
                 "answers": {"type": "str", "required": True},
+                "verb": {"type": "str", "choices": ["stop", "restart"], "default": "stop"},
                 "lines": {"type": "int", "default": 50},
                 "resumable": {"type": "list", "elements": "str", "default": []},
             }
@@ -73,10 +75,8 @@ class ActionModule(ActionBase):
             else:
                 lines = [] if problem else job_views.stopped(job, told)
                 if silent and not problem:
-                    problem = (
-                        f"{', '.join(silent)} could not be reached, so its agent may still run: "
-                        "run stop.yml again when it answers."
-                    )
+                    ranked = [node["name"] for node in variables["cluster"]["nodes"]]
+                    problem = job_views.unreached(job, silent, ranked, arguments["verb"])
         if problem:
             return {"failed": True, "msg": problem, "display": [] if view == "logs" else lines}
         return {"changed": False, "display": lines}

@@ -117,3 +117,21 @@ def stopped(job: str, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
         f"The job {job} was stopped{saved} on {', '.join(hosts)}.",
         f"It goes on from its last checkpoint with: ansible-playbook playbooks/resume.yml -e job={job}",
     ]
+
+
+def unreached(job: str, silent: Sequence[str], ranked: Sequence[str], verb: str) -> str:
+    """Return what to do about hosts that did not answer a stop, or the one that a restart begins with.
+
+    `ranked` are all hosts by node_rank: a launch with fewer nnodes takes the first of them.
+    """
+    whose, they = ("its agent", "it answers") if len(silent) == 1 else ("their agents", "they answer")
+    who, again = f"{', '.join(silent)} could not be reached, so {whose} may still run", f"{verb}.yml again when {they}"
+    if verb == "stop":
+        return f"{who}: run {again}."
+    without = min(ranked.index(host) for host in silent)
+    go_on = (
+        f", or go on without it: ansible-playbook playbooks/resume.yml -e job={job} -e nnodes={without}"
+        if without
+        else ""
+    )
+    return f"The job {job} is stopped elsewhere, but was not launched again: {who}. Run {again}{go_on}."

@@ -65,3 +65,22 @@ def test_a_stop_says_at_which_step_and_how_to_go_on():
     assert "at step 40 on a, b" in lines[0]
     assert "-e job=train" in lines[1]
     assert "nothing to stop" in job_views.stopped("train", {"a": {"changed": False}})[0]
+
+
+def test_a_restart_that_misses_a_host_says_how_to_go_on_without_it():
+    said = job_views.unreached("train", ["node3"], ["node1", "node2", "node3"], "restart")
+    assert "The job train is stopped elsewhere, but was not launched again: node3 could not be reached" in said
+    assert "Run restart.yml again when it answers" in said
+    assert said.endswith("playbooks/resume.yml -e job=train -e nnodes=2.")
+
+
+def test_a_restart_that_misses_the_first_host_knows_no_way_without_it():
+    said = job_views.unreached("train", ["node1", "node2"], ["node1", "node2"], "restart")
+    assert "nnodes" not in said
+    assert "their agents may still run" in said
+    assert "when they answer" in said
+
+
+def test_a_stop_that_misses_a_host_is_to_be_repeated():
+    said = job_views.unreached("train", ["node2"], ["node1", "node2"], "stop")
+    assert said == "node2 could not be reached, so its agent may still run: run stop.yml again when it answers."

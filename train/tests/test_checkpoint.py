@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torchrun_trainer import checkpoint
 from torchrun_trainer.checkpoint import Progress
-from torchrun_trainer.errors import TrainerError
+from torchrun_trainer.errors import StorageError, TrainerError
 
 STATE = {"weights": torch.arange(500, dtype=torch.float32), "versions": {"torch": "2"}, "plan": [6, 6]}
 
@@ -207,6 +208,19 @@ def test_a_run_that_begins_before_others_never_loses_its_own_to_them(tmp_path: P
     assert len(checkpoint.set_aside_newer(tmp_path, 1)) == 3
     assert (tmp_path / "step-00000009.aside/state.pt").read_bytes() == b"damaged"  # not replaced
     assert (tmp_path / "step-00000009.aside-2/state.pt").exists()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = save(tmp_path, 1, 2)
+
+    def stale(file: Path, *_: object, **__: object) -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(file))
+
+    monkeypatch.setattr(Path, "read_text", stale)
+    with pytest.raises(StorageError, match=rf"{path} cannot be read \(Stale file handle\)"):
+        newest(tmp_path)
 
 
 def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import re
 import resource
@@ -33,6 +35,26 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_last(train: Train, eve
         in run.sentence
     )
     assert run.state()["step"] == 5
+    assert run.checkpoints == [5]
+    assert train(2, "--steps", "8").of("start")[-1]["start_step"] == 5
+
+
+def lose_storage(rank: int) -> None:
+    """Let nothing reach the storage, as when its server has gone."""
+    del rank
+
+    def fsync(handle: int) -> None:
+        del handle
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    os.fsync = fsync
+
+
+def test_a_storage_that_goes_away_ends_all_ranks_so_that_they_are_started_again(train: Train):
+    assert train(2, "--steps", "5").succeeded
+    run = train(2, "--steps", "40", "--log-every", "100", "--checkpoint-every", "5", before=lose_storage)
+    assert run.statuses == (1, 1)  # wrong usage has 2
+    assert re.fullmatch(r"torchrun_trainer: \S+ cannot be written \(Input/output error\): .+\n", run.stderr)
     assert run.checkpoints == [5]
     assert train(2, "--steps", "8").of("start")[-1]["start_step"] == 5
 

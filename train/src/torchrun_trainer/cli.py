@@ -24,7 +24,7 @@ from torchrun_trainer.monitor import Monitor, Work
 from torchrun_trainer.progress import progress_for
 from torchrun_trainer.state import Keeper
 
-# Options that cannot work, a disk that is full: started again, it would fail again.
+# Options that cannot work, a disk that is full: a run that is started again fails again.
 EXIT_USAGE = 2
 # As of any exception: another start may succeed.
 EXIT_AGAIN = 1

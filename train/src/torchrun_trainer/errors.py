@@ -21,13 +21,13 @@ class StorageError(TrainerError):
     """Such a sentence about a storage that is away, and may come back: another start can succeed."""
 
 
-# A full disk does not get emptier by itself, nor a limit higher.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What stays as it is: a full disk, a limit, a file where a folder belongs and the other way round.
+STAYS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 
 def of_storage(sentence: str, error: BaseException) -> TrainerError:
-    """Return a sentence about a storage as the error to raise: a full one ends the run, one that is away does not."""
-    away = isinstance(error, OSError) and error.errno not in FULL
+    """Return a sentence about a storage as the error to raise: one that is away may come back, a full one stays so."""
+    away = isinstance(error, OSError) and error.errno not in STAYS
     return StorageError(sentence) if away else TrainerError(sentence)
 
 
