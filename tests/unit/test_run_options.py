@@ -25,6 +25,11 @@ def test_defaults_follow_the_backend():
     assert (train()["job"], train()["master_port"], train()["wait"]) == ("train", None, True)
 
 
+def test_hangs_are_watched_for_unless_that_is_switched_off():
+    assert train()["hang_timeout"] == 120
+    assert train(hang_timeout=0)["hang_timeout"] == 0
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import re
@@ -37,6 +38,13 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_last(train: Train, eve
     assert run.state()["step"] == 5
     assert run.checkpoints == [5]
     assert train(2, "--steps", "8").of("start")[-1]["start_step"] == 5
+
+
+def test_ranks_other_than_0_leave_the_sentence_to_torchrun(train: Train, tmp_path: Path):
+    file = tmp_path / "error.json"
+    run = train(2, "--steps", "5", before=fill_disk, TORCHELASTIC_ERROR_FILE=str(file))
+    assert run.stderr.count("cannot be written (File too large)") == 1
+    assert "cannot be written (File too large)" in json.loads(file.read_text())["message"]["message"]
 
 
 def lose_storage(rank: int) -> None:

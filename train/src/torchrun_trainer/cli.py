@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler, record
 
 from torchrun_trainer import data, distributed, hardware, options, report, run_lock
 from torchrun_trainer.balance import Balancer
@@ -152,9 +153,15 @@ def finish(folder: Path, result: Result, metrics: Metrics, keeper: Keeper) -> No
 
 
 def complain(error: TrainerError) -> None:
-    """Print a sentence, once: rank 0's, or that of a rank alone, such as one that could not join."""
+    """Print a sentence, once: rank 0's, or that of a rank alone, such as one that could not join.
+
+    The others leave it in torchrun's error file: their node may be the first to tell how the job has failed.
+    """
     if os.environ.get("RANK", "0") == "0" or not dist.is_initialized() or isinstance(error, RankError):
         print(f"torchrun_trainer: {error}", file=sys.stderr, flush=True)  # noqa: T201
+    else:
+        with suppress(OSError):
+            get_error_handler().record_exception(error)
 
 
 @record
