@@ -62,6 +62,9 @@ LOOK_SECONDS = 0.5
 UNIT_SECONDS = 3.0
 # Who comes back to a long run wants its end, not its whole history.
 HISTORY_BYTES = 65536
+# Hosts start within moments of one another, and each answer costs the cores that start the job: so long their reports
+# may still change before they are told. What ends a job, or comes of it, is told at once.
+SETTLE_SECONDS = 3.0
 # Of a program that prints a lot, so many lines at a time.
 OUTPUT_LINES = 50
 
@@ -106,14 +109,19 @@ def main() -> None:
     )
     deadline = time.monotonic() + module.params["wait"]
     unit, asked_at = run_folder.unit_state(module.params["job"]), time.monotonic()
+    digest, changed_at = module.params["seen"], time.monotonic()
     while True:
         if time.monotonic() - asked_at >= UNIT_SECONDS:
             unit, asked_at = run_folder.unit_state(module.params["job"]), time.monotonic()
         state = look(module.params, unit)
+        if state["digest"] != digest:
+            digest, changed_at = state["digest"], time.monotonic()
+        over = state["outcome"] or unit.get("ActiveState") in ("failed", "inactive")
+        settled = over or time.monotonic() - changed_at >= SETTLE_SECONDS
         if (
             state["events"]
             or state["output"]
-            or state["digest"] != module.params["seen"]
+            or (digest != module.params["seen"] and settled)
             or time.monotonic() >= deadline
         ):
             module.exit_json(changed=False, **state)
